@@ -1,0 +1,48 @@
+# Two commands: `make demo` shows Tessera at work, `make test` checks everything. Both reuse .venv on a second run.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+SETUP  := pyproject.toml constraints.txt
+EXTRAS := train,local,milvus,bench,dev
+
+.PHONY: help demo test check format types tests chromium clean
+
+help:
+	@echo "make demo   install the core, index examples/photos, run three searches"
+	@echo "make test   install every extra the tests need, then format, lint, types and tests"
+	@echo "make clean  remove the environment and what the demo made"
+
+$(VENV)/core: $(SETUP)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(VENV)/core
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/dev chromium check tests
+
+check: $(VENV)/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+tests: $(VENV)/dev
+	$(BIN)/pytest
+
+# The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
+chromium:
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && \
+	  (apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1; } || echo "no chromium: browser tests will be skipped"
+
+clean:
+	rm -rf $(VENV) examples/demo.tessera

@@ -1,0 +1,36 @@
+"""Tessera: find the same place or object in a collection of images, and see why.
+
+>>> import tessera
+>>> gallery = tessera.Gallery("photos.tessera")
+>>> gallery.index("photos/")
+>>> hits = gallery.search("tower.jpg", box=(120, 40, 600, 700), k=10)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tessera.errors import TesseraError
+
+if TYPE_CHECKING:
+    from tessera.extract.extractor import Extractor
+    from tessera.gallery.gallery import Gallery, Hit
+    from tessera.models.bundle import Bundle
+
+__version__ = "0.1.0"
+__all__ = ["Bundle", "Extractor", "Gallery", "Hit", "TesseraError", "__version__"]
+
+# Loaded on first use, so that `import tessera` stays instant and pulls in neither faiss nor torch.
+_LAZY = {
+    "Bundle": "tessera.models.bundle",
+    "Extractor": "tessera.extract.extractor",
+    "Gallery": "tessera.gallery.gallery",
+    "Hit": "tessera.gallery.gallery",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'tessera' has no attribute '{name}'")

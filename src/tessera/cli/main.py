@@ -1,0 +1,56 @@
+"""The `tessera` command. One file a command; a command's module imports nothing heavy until it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from tessera import __version__
+from tessera.errors import TesseraError
+
+app = typer.Typer(
+    name="tessera",
+    help="Find the same place or object in a collection of images, and see why.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tessera {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a TesseraError becomes one sentence on stderr and its exit code."""
+    try:
+        app()
+    except TesseraError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.secho("interrupted", fg="red", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`tessera ... | head`): not an error, but stdout must not be flushed again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Every error that Tessera raises on purpose.
+
+TesseraError
+├── UsageError              an option or an argument that cannot be meant (the command line exits with 2)
+│   └── BoxError            a box inside out, or wholly outside its image
+├── ImageError              a picture that cannot be read
+│   └── ImageLimitError     more pixels or bytes than the limits admit
+├── ConfigError             a configuration, a recipe or a registry name that does not fit
+├── MissingExtraError       a feature whose optional dependency is not installed
+├── ModelError              a bundle or a network that cannot be used
+│   └── CheckpointError     a checkpoint that is unknown, damaged or does not match
+├── GalleryError            a gallery that cannot be used as asked
+│   ├── GalleryMismatchError  made with another model or other settings
+│   ├── GalleryLockedError    another process is writing to it
+│   └── GalleryDamagedError   the catalogue itself cannot be read
+├── StorageError            a disk that is full, or a file that cannot be written
+├── IndexingError           descriptors that an index cannot hold, or an index file that cannot be used
+├── DataError               a data set whose files or labels are not as they should be
+├── TrainingError           a run that cannot go on
+└── EvaluationError         ranks or a ground truth that cannot be scored
+
+A message says what was wrong, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "BoxError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "EvaluationError",
+    "GalleryDamagedError",
+    "GalleryError",
+    "GalleryLockedError",
+    "GalleryMismatchError",
+    "ImageError",
+    "ImageLimitError",
+    "IndexingError",
+    "MissingExtraError",
+    "ModelError",
+    "StorageError",
+    "TesseraError",
+    "TrainingError",
+    "UsageError",
+    "unknown_name",
+]
+
+
+class TesseraError(Exception):
+    """The root: catch it to catch everything that Tessera raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(TesseraError):
+    exit_code = 2
+
+
+class BoxError(UsageError):
+    pass
+
+
+class ImageError(TesseraError):
+    pass
+
+
+class ImageLimitError(ImageError):
+    pass
+
+
+class ConfigError(TesseraError):
+    pass
+
+
+class MissingExtraError(TesseraError):
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs the extra '{extra}', which is not installed. "
+            f"Install it with: pip install 'tessera-retrieval[{extra}]'"
+        )
+
+
+class ModelError(TesseraError):
+    pass
+
+
+class CheckpointError(ModelError):
+    pass
+
+
+class GalleryError(TesseraError):
+    pass
+
+
+class GalleryMismatchError(GalleryError):
+    pass
+
+
+class GalleryLockedError(GalleryError):
+    pass
+
+
+class GalleryDamagedError(GalleryError):
+    pass
+
+
+class StorageError(TesseraError):
+    pass
+
+
+class IndexingError(TesseraError):
+    pass
+
+
+class DataError(TesseraError):
+    pass
+
+
+class TrainingError(TesseraError):
+    pass
+
+
+class EvaluationError(TesseraError):
+    pass
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Say that a name is not known, which one may have been meant, and which there are."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return f"{kind} '{name}' is not known.{hint} Known: {', '.join(names) or 'none'}."

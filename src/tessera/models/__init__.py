@@ -1,0 +1,1 @@
+"""Networks, their parts, their registry and their bundles. Importing this room loads no torch."""

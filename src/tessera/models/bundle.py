@@ -1,0 +1,119 @@
+"""A model as a folder: `model.onnx`, `weights.safetensors` and the card `model.json`. Loads no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from tessera.config import from_mapping, to_mapping
+from tessera.errors import ConfigError, ModelError, unknown_name
+from tessera.storage import hash_file, write_atomically
+
+PACKAGED_DIR = Path(__file__).parent.parent / "bundles"
+DEFAULT_MODEL = "lite"
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+DEFAULT_SCALES = (1 / math.sqrt(2), 1.0, math.sqrt(2))
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a picture becomes the network's input: longer side at most `size`, values in 0..1 minus mean over std."""
+
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    size: int = 1024
+    scales: tuple[float, ...] = DEFAULT_SCALES
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a bundle says of itself (`model.json`)."""
+
+    name: str
+    kind: Literal["global", "local"]
+    architecture: dict[str, Any]  # {"model": registry name, "config": resolved configuration}
+    dim: int  # D
+    num_tokens: int = 0  # L; 0 for networks without tokens
+    stride: int = 32
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    fingerprint: str = ""  # of the weights, the graph and the preprocessing: what decides a descriptor
+    training_data: str = ""
+    licence: str = ""
+    paper: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)  # measured, each with the command that made it
+    provenance: dict[str, Any] = field(default_factory=dict)  # command, seed, time, hashes
+
+
+class Bundle:
+    """An opened bundle. `Bundle.open` takes the name of a packaged model or the path of a folder."""
+
+    def __init__(self, path: Path, card: ModelCard) -> None:
+        self.path = path
+        self.card = card
+
+    @property
+    def onnx_path(self) -> Path:
+        return self.path / "model.onnx"
+
+    @property
+    def weights_path(self) -> Path:
+        return self.path / "weights.safetensors"
+
+    @classmethod
+    def open(cls, name_or_path: str | Path = DEFAULT_MODEL) -> Bundle:
+        path = Path(name_or_path)
+        if not path.is_dir():
+            packaged = PACKAGED_DIR / str(name_or_path)
+            if "/" in str(name_or_path) or not packaged.is_dir():
+                raise ModelError(
+                    unknown_name("model", str(name_or_path), packaged_names()) + " Or give the folder of a bundle."
+                )
+            path = packaged
+        card_path = path / "model.json"
+        if not card_path.is_file():
+            raise ModelError(
+                f"{path} is not a bundle: it has no model.json. `tessera export` and `tessera convert` make one."
+            )
+        try:
+            card = from_mapping(ModelCard, json.loads(card_path.read_text()))
+        except (ValueError, TypeError, ConfigError) as error:
+            raise ModelError(f"{card_path} cannot be read: {error}. Make the bundle again.") from error
+        return cls(path, card)
+
+    @classmethod
+    def seal(cls, path: Path, card: ModelCard) -> Bundle:
+        """Write the card beside a finished graph and weights, with the fingerprint of what is there."""
+        bundle = cls(path, card)
+        sealed = replace(card, fingerprint=bundle.measured_fingerprint)
+        write_atomically(path / "model.json", json.dumps(to_mapping(sealed), indent=2).encode() + b"\n")
+        return cls(path, sealed)
+
+    @cached_property
+    def measured_fingerprint(self) -> str:
+        """The fingerprint of the files as they are now; `verify` compares it with the card's."""
+        digest = hashlib.sha256(json.dumps(to_mapping(self.card.preprocessing), sort_keys=True).encode())
+        for file in (self.onnx_path, self.weights_path):
+            if file.is_file():
+                digest.update(hash_file(file).encode())
+        return digest.hexdigest()[:16]
+
+    def verify(self) -> None:
+        if not self.onnx_path.is_file():
+            raise ModelError(f"{self.path} has no model.onnx: the bundle is incomplete. Make it again.")
+        if self.measured_fingerprint != self.card.fingerprint:
+            raise ModelError(
+                f"The files in {self.path} do not match its model.json (fingerprint {self.measured_fingerprint}, "
+                f"expected {self.card.fingerprint}): the bundle was changed or damaged. Make it again."
+            )
+
+
+def packaged_names() -> list[str]:
+    """The bundles that ship inside the package."""
+    return sorted(path.name for path in PACKAGED_DIR.glob("*") if (path / "model.json").is_file())

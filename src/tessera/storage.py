@@ -1,0 +1,73 @@
+"""Files that are either whole or not there: write to a temporary name, sync, rename, sync the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tessera.errors import StorageError
+
+_CHUNK_BYTES = 1 << 20
+
+
+@contextlib.contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; when the block ends well, it takes the target's place durably.
+
+    A crash at any moment leaves the old file or the new one, never a part of either.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise storage_error(error, target) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(target: Path, content: bytes) -> None:
+    """Replace `target` by `content`, durably."""
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut (a no-op where folders cannot be opened)."""
+    with contextlib.suppress(PermissionError, IsADirectoryError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def storage_error(error: OSError, path: Path) -> StorageError:
+    """Say what a failed write means to a person."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            f"The disk is full: {path} could not be written. Free some space and run the command again; "
+            "nothing that was already stored is lost."
+        )
+    return StorageError(f"{path} could not be written: {error.strerror or error}. Check the permissions of its folder.")
