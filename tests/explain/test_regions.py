@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tessera.explain.regions import GRID, merge_maps, overlap, region_box
+
+
+def test_the_box_is_of_the_component_that_holds_the_peak():
+    values = np.zeros((10, 20), dtype=np.float32)
+    values[2:4, 5:9] = 1.0
+    values[3, 6] = 1.5
+    values[8, 18] = 1.4  # as strong, but apart
+    assert region_box(values) == pytest.approx((5 / 20, 2 / 10, 9 / 20, 4 / 10))
+
+
+def test_a_flat_map_gives_the_whole_picture():
+    assert region_box(np.ones((4, 4), dtype=np.float32)) == (0.0, 0.0, 1.0, 1.0)
+
+
+def test_scales_weigh_the_same_whatever_their_number_of_positions():
+    left = np.zeros((1, 4, 4), dtype=np.float32)
+    left[0, :, 0] = 1 / 4  # sums to one over 16 positions
+    right = np.zeros((1, 16, 16), dtype=np.float32)
+    right[0, :, -4:] = 1 / 64  # sums to one over 256 positions
+    merged = merge_maps([left, right], 300, 300)
+    assert merged.shape == (1, GRID, GRID)
+    assert merged[0, :, : GRID // 2].sum() == pytest.approx(merged[0, :, GRID // 2 :].sum(), rel=0.02)
+    assert merged.mean() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_merged_map_has_the_pictures_shape():
+    merged = merge_maps([np.ones((2, 3, 1), dtype=np.float32)], 384, 27)
+    assert merged.shape == (2, GRID, 7)
+
+
+def test_overlap_is_one_for_equal_and_zero_for_disjoint_maps():
+    a = np.array([[1.0, 0.0]], dtype=np.float32)
+    assert overlap(a, 3 * a) == pytest.approx(1.0)
+    assert overlap(a, a[:, ::-1]) == 0.0
