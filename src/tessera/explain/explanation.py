@@ -1,0 +1,141 @@
+"""Explain one picture, or the similarity of two, from a bundle's `attention` and `parts`."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tessera.explain.contributions import contribution_matrix, merge_scales, strongest_pairs
+from tessera.explain.regions import merge_maps, region_box
+
+if TYPE_CHECKING:
+    from tessera.extract.extractor import Extractor
+
+Method = Literal["tokens", "activation", "occlusion"]
+
+METHOD_NOTES: dict[Method, str] = {
+    "tokens": "maps of the visual tokens",
+    "activation": "this network has no tokens: the map shows where its activations are strong",
+    "occlusion": "this network has no tokens: the map shows where hiding a patch changes the descriptor",
+}
+OCCLUSION_CELLS = 7  # patches a side: 49 more runs of the network, single scale
+
+
+@dataclass(frozen=True)
+class ImageExplanation:
+    """Where each token looks in one picture, and what it adds to the descriptor."""
+
+    image: NDArray[np.uint8]  # H W 3, as the network saw it
+    maps: NDArray[np.float32]  # L h w, each with mean one; one map where the network has no tokens
+    parts: NDArray[np.float32]  # (L+1) D, summing to the descriptor; a single row where there are no tokens
+    method: Method
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.parts) - 1
+
+    @property
+    def descriptor(self) -> NDArray[np.float32]:
+        return np.asarray(self.parts.sum(axis=0), dtype=np.float32)
+
+    @cached_property
+    def boxes(self) -> list[tuple[float, float, float, float]]:
+        """The region of every map, in fractions of the picture's width and height (x0, y0, x1, y1)."""
+        return [region_box(values) for values in self.maps]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "note": METHOD_NOTES[self.method],
+            "tokens": [
+                {"token": index, "box": list(box), "weight": float(np.linalg.norm(part))}
+                for index, (box, part) in enumerate(zip(self.boxes, self.parts, strict=False))
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class PairExplanation:
+    """What made two pictures similar, token by token."""
+
+    query: ImageExplanation
+    other: ImageExplanation
+
+    @cached_property
+    def matrix(self) -> NDArray[np.float32]:
+        """(L+1) (L+1): rows the query's tokens, columns the other's, last the constant part; sums to the score."""
+        return contribution_matrix(self.query.parts, self.other.parts)
+
+    @property
+    def score(self) -> float:
+        return float(self.query.descriptor @ self.other.descriptor)
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Pairs of tokens (query's, other's), the strongest contribution first."""
+        return strongest_pairs(self.matrix)
+
+    @property
+    def strongest_token(self) -> int:
+        """The other picture's token that did most for the score; 0 where there are no tokens."""
+        return int(np.argmax(self.matrix[:, :-1].sum(axis=0))) if self.query.num_tokens else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "score": self.score,
+            "matrix": self.matrix.tolist(),
+            "pairs": [
+                {"query_token": i, "other_token": j, "contribution": float(self.matrix[i, j])} for i, j in self.pairs
+            ],
+            "strongest_token": self.strongest_token,
+            "query": self.query.to_json(),
+            "other": self.other.to_json(),
+        }
+
+
+def explain_image(extractor: Extractor, image: NDArray[np.uint8]) -> ImageExplanation:
+    """Run the network once a scale and gather its maps and shares.
+
+    image: H W 3, from one of the loaders.
+    """
+    height, width = image.shape[:2]
+    if extractor.bundle.card.num_tokens:
+        scales = extractor.outputs(image, ("attention", "parts"))
+        maps = merge_maps([scale["attention"] for scale in scales], height, width)
+        return ImageExplanation(image, maps, merge_scales([scale["parts"] for scale in scales]), "tokens")
+    descriptor = extractor.describe(image)[None]
+    if "activation" in extractor.output_names:
+        activations = [scale["activation"][None] for scale in extractor.outputs(image, ("activation",))]
+        return ImageExplanation(image, merge_maps(activations, height, width), descriptor, "activation")
+    drops = occlusion_map(extractor, image)[None]
+    return ImageExplanation(image, merge_maps([drops], height, width), descriptor, "occlusion")
+
+
+def explain_pair(extractor: Extractor, query: NDArray[np.uint8], other: NDArray[np.uint8]) -> PairExplanation:
+    """Explain the similarity of two pictures, H W 3 each."""
+    return PairExplanation(explain_image(extractor, query), explain_image(extractor, other))
+
+
+def occlusion_map(extractor: Extractor, image: NDArray[np.uint8], cells: int = OCCLUSION_CELLS) -> NDArray[np.float32]:
+    """How far the descriptor moves when a patch is greyed out: works for any network, at the price of cells^2 runs.
+
+    Returns cells x cells, non-negative.
+    """
+    height, width = image.shape[:2]
+    rows = np.linspace(0, height, min(cells, height) + 1).astype(int)
+    columns = np.linspace(0, width, min(cells, width) + 1).astype(int)
+    grey = image.reshape(-1, 3).mean(axis=0).astype(np.uint8)
+    hidden = []
+    for top, bottom in itertools.pairwise(rows):
+        for left, right in itertools.pairwise(columns):
+            patched = image.copy()
+            patched[top:bottom, left:right] = grey
+            hidden.append(patched)
+    whole, *occluded = extractor.describe_batch([image, *hidden])
+    drops = 1.0 - np.stack(occluded) @ whole
+    return np.asarray(np.maximum(drops, 0.0).reshape(len(rows) - 1, len(columns) - 1) + 1e-9, dtype=np.float32)
