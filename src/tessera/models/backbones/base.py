@@ -1,0 +1,82 @@
+"""A backbone is anything that gives a B C H W map and says its channels, stride and normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tessera.errors import CheckpointError
+from tessera.models.bundle import IMAGENET_MEAN, IMAGENET_STD
+
+_LISTED = 8
+
+
+class Backbone(nn.Module):
+    """Base of all backbones.
+
+    channels, stride: of the map that `forward` gives.
+    stage_channels: of the two maps that `forward_stages` gives (stride 16 and 32: conv4 and conv5 of a ResNet).
+    mean, std: the normalisation its ImageNet weights were trained with, for pictures in 0..1.
+    classifier_prefixes: keys of an ImageNet file that a backbone has no use for; everything else must match.
+    """
+
+    channels: int
+    stride: int
+    stage_channels: tuple[int, int]
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    classifier_prefixes: ClassVar[tuple[str, ...]] = ()
+
+    def forward_stages(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """images: B 3 H W. Returns the maps at stride 16 and 32."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images: B 3 H W, normalised. Returns B C H W."""
+        return self.forward_stages(images)[1]
+
+    def load_weights(self, state: Mapping[str, Tensor], source: str) -> None:
+        """Load an ImageNet state dict strictly; only the classifier may be left over.
+
+        source: what an error message calls the file.
+        """
+        kept = {key: value for key, value in state.items() if not key.startswith(self.classifier_prefixes)}
+        check_keys(self, kept, source)
+        self.load_state_dict(kept)
+
+
+def check_keys(module: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Raise unless names and shapes are the module's own and every number is finite.
+
+    `num_batches_tracked` may be missing: files older than that counter are many, and inference has no use for it.
+    """
+    wanted = module.state_dict()
+    missing = [key for key in wanted if key not in state and not key.endswith("num_batches_tracked")]
+    extra = [key for key in state if key not in wanted]
+    if missing or extra:
+        raise CheckpointError(
+            f"{source} does not match the network: {len(missing)} keys are missing ({_listed(missing)}), "
+            f"{len(extra)} are not known ({_listed(extra)})."
+        )
+    shapes = [
+        f"{key}: {tuple(state[key].shape)} where {tuple(wanted[key].shape)} is needed"
+        for key in wanted
+        if key in state and state[key].shape != wanted[key].shape
+    ]
+    if shapes:
+        raise CheckpointError(f"{source} does not match the network: {_listed(shapes, '; ')}.")
+    broken = [
+        key for key, value in state.items() if value.is_floating_point() and not bool(torch.isfinite(value).all())
+    ]
+    if broken:
+        raise CheckpointError(f"{source} has NaN or infinite weights: {_listed(broken)}. Get the file again.")
+
+
+def _listed(names: list[str], separator: str = ", ") -> str:
+    if not names:
+        return "none"
+    rest = len(names) - _LISTED
+    return separator.join(names[:_LISTED]) + (f"{separator}and {rest} more" if rest > 0 else "")
