@@ -1,0 +1,150 @@
+"""Images to descriptors: the network at several scales, averaged, with decoding running ahead in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.config import fingerprint
+from tessera.data.images import DEFAULT_LIMITS, Box, Limits, Pixels, Source
+from tessera.errors import ModelError, UsageError
+from tessera.extract.pipeline import Extraction, Pipeline
+from tessera.extract.runtime import Outputs, default_threads, open_runtime
+from tessera.extract.scales import rescale
+from tessera.models.bundle import Bundle
+
+__all__ = ["Extraction", "Extractor"]
+
+Descriptors = npt.NDArray[np.float32]
+
+_EPS = 1e-12
+# Networks end in a map of stride 32; below this side the deepest layers see padding only, and some refuse.
+_LEAST_SIDE = 32
+
+
+class Extractor:
+    """A bundle made ready to describe images.
+
+    size, scales: the bundle's own unless given. They belong to the fingerprint: descriptors made at other scales are
+    close, but not the same, and a gallery must not mix them.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle | str | Path = "lite",
+        *,
+        runtime: str = "onnx",
+        device: str = "auto",
+        size: int | None = None,
+        scales: Sequence[float] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        card = self.bundle.card
+        if card.kind != "global":
+            raise ModelError(f"{card.name} is a {card.kind} model, which gives no descriptor. Use a global one here.")
+        self.size = card.preprocessing.size if size is None else size
+        self.scales = tuple(card.preprocessing.scales if scales is None else scales)
+        if self.size < 1:
+            raise UsageError(f"size must be at least 1 pixel, not {self.size}.")
+        if not self.scales:
+            raise UsageError("scales must hold at least one scale.")
+        self.threads = threads or default_threads()
+        self._runtime = open_runtime(self.bundle, runtime, device=device, threads=self.threads)
+        mean = np.asarray(card.preprocessing.mean, dtype=np.float64)
+        std = np.asarray(card.preprocessing.std, dtype=np.float64)
+        values = np.arange(256, dtype=np.float64)[:, None] / 255
+        self._normalised = ((values - mean) / std).astype(np.float32)  # 256 3
+
+    @property
+    def dim(self) -> int:
+        return self.bundle.card.dim
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that decides a descriptor: weights, graph, preprocessing, size and scales."""
+        return fingerprint(self.bundle.card.fingerprint, self.size, list(self.scales))
+
+    def describe(self, image: Pixels) -> Descriptors:
+        """The descriptor, D, of one image, H W 3 uint8."""
+        descriptor: Descriptors = self.describe_batch([image])[0]
+        return descriptor
+
+    def describe_batch(self, images: Sequence[Pixels]) -> Descriptors:
+        """The descriptors, N D, of images of any sizes; those of equal shape run together."""
+        descriptors = np.empty((len(images), self.dim), dtype=np.float32)
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for i, image in enumerate(images):
+            groups.setdefault(image.shape, []).append(i)
+        for members in groups.values():
+            descriptors[members] = self._describe_equal([images[i] for i in members])
+        return descriptors
+
+    def extract(
+        self,
+        sources: Iterable[Source],
+        *,
+        boxes: Iterable[Box | None] | None = None,
+        loader: Literal["photo", "benchmark"] = "photo",
+        limits: Limits = DEFAULT_LIMITS,
+        progress: Callable[[Extraction], None] | None = None,
+    ) -> Iterator[Extraction]:
+        """Describe many images, in order, in memory that does not grow with their number.
+
+        A picture that cannot be read gives an Extraction with its error, and the rest goes on. `sources` may be a
+        generator; it is read only a little ahead. progress: called with each Extraction before it is handed out.
+        """
+        pipeline = Pipeline(self, loader=loader, limits=limits)
+        for extraction in pipeline.run(sources, boxes):
+            if progress is not None:
+                progress(extraction)
+            yield extraction
+
+    def outputs(self, image: Pixels, names: Sequence[str]) -> list[Outputs]:
+        """The network's outputs for one image, a dictionary a scale (in the order of `scales`), with batch axis."""
+        normalised = self.normalise([image])
+        return [self._runtime.run(self._at_scale(normalised, scale), names) for scale in self.scales]
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self._runtime.output_names
+
+    def normalise(self, images: Sequence[Pixels]) -> npt.NDArray[np.float32]:
+        """Images of equal shape, H W 3 uint8, as the network's input B 3 H W."""
+        height, width = images[0].shape[:2]
+        batch = np.empty((len(images), 3, height, width), dtype=np.float32)
+        for b, image in enumerate(images):
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+                raise UsageError(f"an image must be H x W x 3 of uint8, not {image.shape} of {image.dtype}.")
+            for c in range(3):
+                np.take(self._normalised[:, c], image[:, :, c], out=batch[b, c])
+        return batch
+
+    def _describe_equal(self, images: Sequence[Pixels]) -> Descriptors:
+        """L2 per scale, mean over scales, L2. The network's output is of unit norm, but that is not relied on."""
+        normalised = self.normalise(images)
+        total = np.zeros((len(images), self.dim), dtype=np.float32)
+        for scale in self.scales:
+            values = self._runtime.run(self._at_scale(normalised, scale))["descriptor"]
+            total += unit(np.asarray(values, dtype=np.float32))
+        return unit(total / np.float32(len(self.scales)))
+
+    @staticmethod
+    def _at_scale(normalised: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.float32]:
+        scaled = rescale(normalised, scale)
+        short = [max(0, _LEAST_SIDE - side) for side in scaled.shape[-2:]]
+        if any(short):
+            # A sliver such as 384 x 27: repeat its last row or column, which adds no edge.
+            scaled = np.pad(scaled, ((0, 0), (0, 0), (0, short[0]), (0, short[1])), mode="edge")
+        return scaled
+
+
+def unit(vectors: Descriptors) -> Descriptors:
+    """Rows divided by their length, as torch's normalize does (eps 1e-12)."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    scaled: Descriptors = vectors / np.maximum(norms, np.float32(_EPS))
+    return scaled

@@ -1,0 +1,123 @@
+"""What runs a network: ONNX Runtime by default, torch where it is asked for. Both take the same normalised images."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import MissingExtraError, ModelError, UsageError, unknown_name
+from tessera.models.bundle import Bundle
+
+Outputs: TypeAlias = dict[str, npt.NDArray[np.float32]]
+RuntimeName: TypeAlias = Literal["onnx", "torch"]
+RUNTIMES = ("onnx", "torch")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class Runtime(ABC):
+    """An opened network: normalised images B 3 H W in, the outputs that are asked for out."""
+
+    output_names: tuple[str, ...]
+    device: str
+
+    @abstractmethod
+    def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs: ...
+
+    def _refuse_unknown(self, outputs: Sequence[str]) -> None:
+        for name in outputs:
+            if name not in self.output_names:
+                raise ModelError(unknown_name("output", name, self.output_names))
+
+
+class OnnxRuntime(Runtime):
+    """A session of ONNX Runtime. It may be called from several threads at once."""
+
+    def __init__(self, bundle: Bundle, *, device: str = "auto", threads: int | None = None) -> None:
+        import onnxruntime
+
+        if not bundle.onnx_path.is_file():
+            raise ModelError(f"{bundle.path} has no model.onnx: the bundle is incomplete. Make it again.")
+        offered = onnxruntime.get_available_providers()
+        if device == "cuda" and "CUDAExecutionProvider" not in offered:
+            raise UsageError(
+                "--device cuda was asked for, but the installed ONNX Runtime has no CUDA. "
+                "Install onnxruntime-gpu, or use --device cpu or --runtime torch."
+            )
+        use_cuda = device != "cpu" and "CUDAExecutionProvider" in offered
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or default_threads()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Idle workers that spin would take the cores from the decoding threads; and an arena that keeps the largest
+        # shape ever seen would let memory grow with the variety of a collection.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.enable_cpu_mem_arena = False
+        options.enable_mem_pattern = False  # images have many shapes
+        providers = (["CUDAExecutionProvider"] if use_cuda else []) + ["CPUExecutionProvider"]
+        try:
+            self._session = onnxruntime.InferenceSession(str(bundle.onnx_path), options, providers=providers)
+        except Exception as error:
+            raise ModelError(f"{bundle.onnx_path} cannot be loaded: {error}. Make the bundle again.") from error
+        self.device = "cuda" if "CUDAExecutionProvider" in self._session.get_providers() else "cpu"
+        self.output_names = tuple(output.name for output in self._session.get_outputs())
+        self._input = self._session.get_inputs()[0].name
+
+    def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs:
+        self._refuse_unknown(outputs)
+        try:
+            values = self._session.run(list(outputs), {self._input: images})
+        except Exception as error:
+            shape = " x ".join(str(side) for side in images.shape)
+            raise ModelError(f"the network failed on images of shape {shape}: {error}") from error
+        return dict(zip(outputs, values, strict=True))
+
+
+class TorchRuntime(Runtime):
+    """The network of a bundle built anew in torch with its weights: for training's own checks and for GPUs."""
+
+    def __init__(self, bundle: Bundle, *, device: str = "auto", threads: int | None = None) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingExtraError("--runtime torch", "train") from error
+        from tessera.models.export import load_network
+
+        if device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("--device cuda was asked for, but torch sees no CUDA device. Use --device cpu.")
+        self.device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+        if threads is not None and self.device == "cpu":
+            torch.set_num_threads(threads)
+        self._torch = torch
+        self._network: Any = load_network(bundle).to(self.device).eval()
+        tokens = ("attention", "parts") if bundle.card.num_tokens else ()
+        self.output_names = ("descriptor", *tokens) if bundle.card.kind == "global" else ()
+
+    def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs:
+        self._refuse_unknown(outputs)
+        with self._torch.inference_mode():
+            values = self._network(self._torch.from_numpy(images).to(self.device))
+        return {name: cast(npt.NDArray[np.float32], values[name].float().cpu().numpy()) for name in outputs}
+
+
+def open_runtime(bundle: Bundle, runtime: str = "onnx", *, device: str = "auto", threads: int | None = None) -> Runtime:
+    """Open a bundle's network. threads: of one run on the CPU; all cores that this process may use by default."""
+    if device not in DEVICES:
+        raise UsageError(unknown_name("device", device, DEVICES))
+    if runtime == "onnx":
+        return OnnxRuntime(bundle, device=device, threads=threads)
+    if runtime == "torch":
+        return TorchRuntime(bundle, device=device, threads=threads)
+    raise UsageError(unknown_name("runtime", runtime, RUNTIMES))
+
+
+def default_threads() -> int:
+    """The cores that this process may use, which in a container are fewer than the machine has."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
