@@ -1,0 +1,67 @@
+// The service's answers as promises. A problem+json answer becomes an Error with its title and detail.
+
+export class Problem extends Error {
+  constructor(status, title, detail) {
+    super(detail || title);
+    this.status = status;
+    this.title = title;
+  }
+}
+
+async function ask(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, "Offline", "The service does not answer. Is `tessera serve` still running?");
+  }
+  const body = response.headers.get("content-type")?.includes("json") ? await response.json() : null;
+  if (!response.ok) throw new Problem(response.status, body?.title ?? response.statusText, body?.detail);
+  return body;
+}
+
+function optionsQuery({ k, box, where = [], expand, rerank }) {
+  const query = new URLSearchParams();
+  if (k) query.set("k", k);
+  if (box) query.set("box", box.join(","));
+  for (const filter of where) query.append("where", filter);
+  if (expand) query.set("expand", expand);
+  if (rerank) query.set("rerank", rerank);
+  return query;
+}
+
+function upload(file, fields) {
+  const form = new FormData();
+  form.set("file", file);
+  for (const [name, value] of fields) form.append(name, value);
+  return form;
+}
+
+export const ready = () => ask("ready");
+export const stats = () => ask("api/stats");
+export const facets = () => ask("api/facets");
+export const browse = (offset, limit, where, signal) => {
+  const query = optionsQuery({ where });
+  query.set("offset", offset);
+  query.set("limit", limit);
+  return ask(`api/images?${query}`, { signal });
+};
+export const image = (id) => ask(`api/images/${id}`);
+export const openSession = (key) =>
+  ask("api/session", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ key }) });
+
+export function search(query, options, signal) {
+  const fields = optionsQuery(options);
+  if (query.id !== undefined) return ask(`api/images/${query.id}/search?${fields}`, { signal });
+  return ask("api/search", { method: "POST", body: upload(query.file, fields), signal });
+}
+
+export function explain(query, box, otherId, signal) {
+  const fields = optionsQuery({ box });
+  if (query.id !== undefined) return ask(`api/images/${query.id}/explain/${otherId}?${fields}`, { signal });
+  return ask(`api/explain/${otherId}`, { method: "POST", body: upload(query.file, fields), signal });
+}
+
+export const thumbnailUrl = (id) => `api/images/${id}/thumbnail`;
+export const imageUrl = (id) => `api/images/${id}/file`;
