@@ -45,8 +45,7 @@ def pool_gem(maps: Tensor, p: Tensor | float = 3.0, eps: float = EPS) -> Tensor:
     """
     exponent = p.view(1, -1, 1, 1) if isinstance(p, Tensor) else p
     powered = maps.clamp_min(eps).pow(exponent).mean(dim=(-2, -1))  # B C
-    pooled: Tensor = powered.pow(1 / p)
-    return pooled
+    return powered.pow(1 / p)
 
 
 def normalise(vectors: Tensor, eps: float = EPS) -> Tensor:
@@ -54,7 +53,8 @@ def normalise(vectors: Tensor, eps: float = EPS) -> Tensor:
 
     Adding eps, not flooring by it: a unit vector comes out at 1 / (1 + eps).
     """
-    return vectors / (torch.linalg.vector_norm(vectors, dim=1, keepdim=True) + eps)
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / (norms + eps)
 
 
 class SPoC(nn.Module):

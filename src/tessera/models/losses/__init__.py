@@ -9,6 +9,7 @@ Reading the table loads no torch; building an entry does. An entry's `batch` say
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -53,10 +54,44 @@ def build_loss(name: str, *, dim: int | None = None, num_classes: int | None = N
     return loss_class(config, dim=dim, num_classes=num_classes)
 
 
-def _arcface() -> tuple[type[nn.Module], type[Any]]:
-    from tessera.models.losses.arcface import ArcFace, ArcFaceConfig
+def _loader(module: str, loss: str, config: str) -> Callable[[], tuple[type[nn.Module], type[Any]]]:
+    def load() -> tuple[type[nn.Module], type[Any]]:
+        found = importlib.import_module(f"tessera.models.losses.{module}")
+        return getattr(found, loss), getattr(found, config)
 
-    return ArcFace, ArcFaceConfig
+    return load
 
 
-LOSSES.add("arcface", LossEntry("additive angular margin over classes (eq. 12, 13)", "Deng 2019", "labels", _arcface))
+for _name, _entry in {
+    "arcface": LossEntry(
+        "additive angular margin over classes (eq. 12, 13)",
+        "Deng 2019",
+        "labels",
+        _loader("arcface", "ArcFace", "ArcFaceConfig"),
+    ),
+    "contrastive": LossEntry(
+        "pairs within or beyond a radius",
+        "Radenovic 2018",
+        "tuples",
+        _loader("tuples", "Contrastive", "ContrastiveConfig"),
+    ),
+    "triplet": LossEntry(
+        "negatives further than the positive", "Schroff 2015", "tuples", _loader("tuples", "Triplet", "TripletConfig")
+    ),
+    "solar": LossEntry(
+        "triplets with second-order similarity", "Ng 2020", "tuples", _loader("tuples", "Triplet", "SolarConfig")
+    ),
+    "listwise-ap": LossEntry(
+        "average precision of a batch, by histogram",
+        "Revaud 2019",
+        "list",
+        _loader("listwise", "ListwiseAP", "ListwiseConfig"),
+    ),
+    "reconstruction": LossEntry(
+        "an autoencoder of local features",
+        "Cao 2020",
+        "maps",
+        _loader("reconstruction", "Reconstruction", "ReconstructionConfig"),
+    ),
+}.items():
+    LOSSES.add(_name, _entry)
