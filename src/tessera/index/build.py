@@ -1,0 +1,113 @@
+"""Build an index from descriptors, open one from its folder, and choose a codec by size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import IndexingError, unknown_name
+from tessera.index.codec import Arrays, Codec, use_threads
+from tessera.index.files import read_array, read_manifest
+from tessera.index.flat import FlatCodec
+from tessera.index.rows import Rows
+from tessera.index.search_index import SearchIndex
+from tessera.index.store import DescriptorStore
+from tessera.registry import Registry
+
+CODECS: Registry[type[Codec]] = Registry("codec")
+CODECS.add("flat", FlatCodec)
+
+TARGET_RECALL = 0.99
+_ERROR_ROWS = 4096
+
+
+def choose_codec(size: int) -> str:
+    """What `auto` means at this size."""
+    return "flat"
+
+
+def build_index(
+    codec: str,
+    ids: npt.ArrayLike,
+    descriptors: npt.ArrayLike,
+    *,
+    seed: int = 0,
+    threads: int | None = None,
+    target_recall: float = TARGET_RECALL,
+) -> SearchIndex:
+    """Index N D descriptors (fp16 or fp32, unit norm) under N distinct ids.
+
+    An fp16 array, mapped or not, is kept and read in place; one in fp32 is rounded to a copy. The same input gives the
+    same index, byte for byte, on any number of threads.
+    """
+    given = np.asarray(ids, dtype=np.int64).reshape(-1)
+    store = DescriptorStore.of(descriptors)
+    if len(given) != len(store):
+        raise IndexingError(f"{len(given)} ids came with {len(store)} descriptors.")
+    if len(np.unique(given)) != len(given) or (len(given) and given.min() < 0):
+        raise IndexingError("Ids must be distinct and not negative.")
+    name = choose_codec(len(given)) if codec == "auto" else codec
+    if name not in CODECS:
+        raise IndexingError(unknown_name("codec", name, ["auto", *CODECS]))
+    with use_threads(threads):
+        coded = CODECS[name].fit(store, seed=seed, target_recall=target_recall)
+        error = coded.error(store.take(sample_rows(len(store), _ERROR_ROWS, seed)).astype(np.float32))
+    return SearchIndex(coded, store, Rows(given), fitted_error=error, seed=seed)
+
+
+def load_index(path: str | Path) -> SearchIndex:
+    """Open the index that `save` wrote into the folder `path`; descriptors are mapped, not read."""
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    try:
+        return _open(folder, manifest)
+    except IndexingError:
+        # Another process may have replaced the index between its manifest and its files: then there is a newer one.
+        newer = read_manifest(folder)
+        if newer == manifest:
+            raise
+        return _open(folder, newer)
+
+
+def _open(folder: Path, manifest: dict[str, object]) -> SearchIndex:
+    files, dim = manifest["files"], manifest["dim"]
+    assert isinstance(files, dict)
+    assert isinstance(dim, int)
+    name = str(manifest["codec"])
+    if name not in CODECS:
+        raise IndexingError(f"The index in {folder} has the codec '{name}', which this Tessera lacks. Rebuild it.")
+    segments = [
+        read_array(folder, files[f"descriptors.{i}"], mapped=True) for i in range(int(str(manifest["segments"])))
+    ]
+    store = DescriptorStore(dim, segments)
+    arrays: Arrays = {
+        key.removeprefix("codec."): read_array(folder, entry, mapped=False)
+        for key, entry in files.items()
+        if key.startswith("codec.")
+    }
+    values = manifest["values"]
+    assert isinstance(values, dict)
+    codec = CODECS[name].restore(values, arrays, store)
+    rows = Rows(read_array(folder, files["ids"], mapped=False), read_array(folder, files["alive"], mapped=False))
+    index = SearchIndex(
+        codec, store, rows, fitted_error=float(str(manifest["fitted_error"])), seed=int(str(manifest["seed"]))
+    )
+    index.resume(
+        folder,
+        files,
+        tail=(
+            read_array(folder, files["tail.ids"], mapped=False),
+            read_array(folder, files["tail.descriptors"], mapped=False),
+        ),
+        recent=read_array(folder, files["recent"], mapped=False),
+    )
+    return index
+
+
+def sample_rows(total: int, count: int, seed: int) -> npt.NDArray[np.int64]:
+    """Distinct rows in ascending order, the same for the same seed whatever the machine."""
+    if total <= count:
+        return np.arange(total)
+    return np.sort(np.random.Generator(np.random.PCG64(seed)).choice(total, size=count, replace=False))

@@ -1,0 +1,75 @@
+"""`flat`: every descriptor in fp32 in memory, compared with every query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import faiss
+import numpy as np
+
+from tessera.index.codec import Arrays, Codec, Float32s, Int64s, parameters
+from tessera.index.rows import Keep
+from tessera.index.store import ROUNDING, DescriptorStore, inner_products
+
+_SLACK = 16
+
+
+class FlatCodec(Codec):
+    """A FAISS flat index; its winners are scored once more by `inner_products`, the arithmetic of every exact score."""
+
+    name = "flat"
+    exact = True
+
+    def __init__(self, dim: int) -> None:
+        self._index = faiss.IndexFlatIP(dim)
+
+    @classmethod
+    def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> FlatCodec:
+        codec = cls(store.dim)
+        for _, block in store.blocks():
+            codec.append(block)
+        return codec
+
+    def _view(self) -> Float32s:
+        if self._index.ntotal == 0:
+            return np.empty((0, self._index.d), dtype=np.float32)
+        flat: Float32s = faiss.rev_swig_ptr(self._index.get_xb(), self._index.ntotal * self._index.d)
+        return flat.reshape(self._index.ntotal, self._index.d)
+
+    def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
+        possible = self._index.ntotal if keep is None else len(keep)
+        depth = min(k + _SLACK, possible)
+        if depth == 0:
+            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        selector = parameters(keep)
+        rough, rows = self._scan(queries, depth, selector)
+        # Copies of one photo tie: go deeper until whatever ties with the k-th has been seen, so that ids decide.
+        while depth < possible and bool(np.any(rough[:, -1] >= rough[:, min(k, depth) - 1] - ROUNDING)):
+            depth = min(4 * depth, possible)
+            rough, rows = self._scan(queries, depth, selector)
+        view = self._view()
+        scores = np.stack([inner_products(query, view[mine]) for query, mine in zip(queries, rows, strict=True)])
+        return scores, rows
+
+    def _scan(self, queries: Float32s, depth: int, selector: Any) -> tuple[Float32s, Int64s]:
+        scores, rows = self._index.search(queries, depth, params=selector)
+        return scores, rows
+
+    def append(self, descriptors: Float32s) -> None:
+        self._index.add(descriptors)
+
+    def select(self, rows: Int64s) -> None:
+        kept = np.ascontiguousarray(self._view()[rows])
+        self._index.reset()
+        self._index.add(kept)
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        return {}, {}
+
+    @classmethod
+    def restore(cls, values: dict[str, Any], arrays: Arrays, store: DescriptorStore) -> FlatCodec:
+        return cls.fit(store, seed=0, target_recall=1.0)
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self._index.ntotal * self._index.d * 4)

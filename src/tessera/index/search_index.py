@@ -1,0 +1,277 @@
+"""A searchable set of descriptors with a life: adding and removing are seen by the next search.
+
+Four parts: coded rows (a codec), the fp16 descriptors behind them (a store), bits that say which rows are alive, and
+an exact tail of what was added since. `maintain` folds the tail in and drops dead rows when they pass a tenth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import IndexingError
+from tessera.index.codec import Codec, use_threads
+from tessera.index.files import write_array, write_manifest
+from tessera.index.locks import SharedLock
+from tessera.index.rows import Keep, Rows
+from tessera.index.store import DescriptorStore, best, contenders, inner_products
+from tessera.index.tail import Tail
+
+Float32s = npt.NDArray[np.float32]
+Int64s = npt.NDArray[np.int64]
+
+TAIL_ROWS = 4096  # a tail of this length costs about a millisecond a query
+DEAD_SHARE = 0.1
+DRIFT_RATIO = 1.25  # a quarter more error than when it was fitted: retraining pays
+_DRIFT_ROWS = 4096
+
+
+class SearchIndex:
+    """The `search`, `add`, `remove` and `save` of a gallery, whatever its codec. Safe to use from several threads."""
+
+    def __init__(self, codec: Codec, store: DescriptorStore, rows: Rows, *, fitted_error: float, seed: int) -> None:
+        self._codec = codec
+        self._store = store
+        self._rows = rows
+        self._tail = Tail(store.dim)
+        self._fitted_error = fitted_error
+        self._seed = seed
+        self._recent: list[Float32s] = []
+        self._lock = threading.RLock()  # the tail, the tombstones and the order of writers
+        self._coded = SharedLock()  # the coded rows: searches share them, maintenance has them alone
+        self._written: dict[str, dict[str, Any]] = {}
+        self._written_to: Path | None = None
+
+    @property
+    def codec(self) -> str:
+        return self._codec.name
+
+    @property
+    def exact(self) -> bool:
+        """Whether every score is the inner product with the stored descriptor (else the codec's estimate of it)."""
+        return self._codec.exact
+
+    @property
+    def dim(self) -> int:
+        return self._store.dim
+
+    @property
+    def size(self) -> int:
+        """How many descriptors a search can find."""
+        return self._rows.alive + self._tail.size
+
+    @property
+    def dead(self) -> int:
+        """How many coded rows are only waiting to be dropped."""
+        return self._rows.dead
+
+    @property
+    def tail_size(self) -> int:
+        return self._tail.size
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the index holds in memory; pages of the mapped descriptors aside."""
+        return self._codec.memory_bytes + self._rows.memory_bytes + self._tail.memory_bytes
+
+    def describe(self) -> dict[str, Any]:
+        """What the codec chose when it was fitted, for `stats` and for reports."""
+        return {"codec": self.codec, "dim": self.dim, "size": self.size, "dead": self.dead, "tail": self.tail_size} | {
+            "settings": self._codec.settings()
+        }
+
+    def ids(self) -> Int64s:
+        """Every id that a search can find, ascending."""
+        with self._lock:
+            alive = self._rows.keep_alive()
+            coded = self._rows.ids() if alive is None else self._rows.ids(alive.rows)
+            return np.sort(np.concatenate([coded, self._tail.ids]))
+
+    def descriptors(self, ids: npt.ArrayLike) -> Float32s:
+        """The stored descriptors of some ids, len(ids) D; an id that is not here is an error."""
+        wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
+        with self._lock:
+            out = np.empty((len(wanted), self.dim), dtype=np.float32)
+            places = self._tail.find(wanted)
+            rows = self._rows.find(wanted)
+            missing = (places < 0) & (rows < 0)
+            if missing.any():
+                raise IndexingError(f"The index holds no descriptor of id {wanted[missing][0]}.")
+            in_tail = places >= 0
+            out[in_tail] = self._tail.descriptors[places[in_tail]]
+            out[~in_tail] = self._store.take(rows[~in_tail])
+            return out
+
+    def search(
+        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None, threads: int | None = None
+    ) -> tuple[Float32s, Int64s]:
+        """The k best of each of Q D queries: scores Q K, ids Q K, best first, equal scores by id.
+
+        allowed: only these ids may be answered; applied inside the search, so k of them are found if there are k.
+        Where there are fewer than k, scores end in -inf and ids in -1.
+        """
+        asked = self._check(queries, "queries")
+        if k < 1:
+            raise IndexingError(f"k must be at least 1, not {k}.")
+        wanted = None if allowed is None else np.unique(np.asarray(allowed, dtype=np.int64).reshape(-1))
+        with self._coded.shared():
+            with self._lock:
+                tail_ids, tail_scores = self._search_tail(asked, k, wanted)
+                rows = self._rows
+                keep = rows.keep_alive() if wanted is None else rows.keep_allowed(wanted)
+            if rows.total == 0 or (keep is not None and len(keep) == 0):
+                coded_rows = np.empty((len(asked), 0), np.int64)
+                coded_scores = np.empty((len(asked), 0), np.float32)
+            else:
+                with use_threads(threads):
+                    coded_scores, coded_rows = self._codec.search(asked, k, keep, self._store)
+        scores = np.full((len(asked), k), -np.inf, dtype=np.float32)
+        ids = np.full((len(asked), k), -1, dtype=np.int64)
+        for q in range(len(asked)):
+            found = coded_rows[q] >= 0
+            merged_scores = np.concatenate([coded_scores[q][found], tail_scores[q]])
+            merged_ids = np.concatenate([rows.ids(coded_rows[q][found]), tail_ids[q]])
+            top_scores, top_ids = best(merged_scores, merged_ids, k)
+            scores[q, : len(top_ids)], ids[q, : len(top_ids)] = top_scores, top_ids
+        return scores, ids
+
+    def _search_tail(self, queries: Float32s, k: int, wanted: Int64s | None) -> tuple[list[Int64s], list[Float32s]]:
+        """The tail's best ids and exact scores, a list entry a query."""
+        descriptors, ids = self._tail.descriptors, self._tail.ids
+        if wanted is not None and len(ids):
+            chosen = np.isin(ids, wanted)
+            descriptors, ids = descriptors[chosen], ids[chosen]
+        places = [contenders(rough, k) for rough in queries @ descriptors.T]
+        scores = [inner_products(query, descriptors[mine]) for query, mine in zip(queries, places, strict=True)]
+        return [ids[mine] for mine in places], scores
+
+    def add(self, ids: npt.ArrayLike, descriptors: npt.ArrayLike) -> None:
+        """Make descriptors N D findable at once; an id that is here already gets its new descriptor."""
+        given = np.asarray(ids, dtype=np.int64).reshape(-1)
+        array = self._check(descriptors, "descriptors").astype(np.float16)
+        if len(given) != len(array):
+            raise IndexingError(f"{len(given)} ids came with {len(array)} descriptors.")
+        if len(np.unique(given)) != len(given):
+            raise IndexingError("The same id came twice in one addition.")
+        if len(given) and given.min() < 0:
+            raise IndexingError(f"Ids must not be negative: {given.min()}.")
+        with self._lock:
+            self.remove(given)
+            self._tail.add(given, array)
+
+    def remove(self, ids: npt.ArrayLike) -> int:
+        """Make ids unfindable at once, by a tombstone; how many of them were there."""
+        given = np.unique(np.asarray(ids, dtype=np.int64).reshape(-1))
+        with self._lock:
+            removed = sum(self._tail.remove(int(i)) for i in given) if self._tail.size else 0
+            rows = self._rows.find(given)
+            rows = rows[rows >= 0]
+            self._rows.bury(rows)
+            return removed + len(rows)
+
+    @property
+    def needs_maintenance(self) -> bool:
+        return self._tail.size > TAIL_ROWS or self._rows.dead > DEAD_SHARE * max(self._rows.total, 1)
+
+    def maintain(self, *, force: bool = False) -> bool:
+        """Fold the tail in when it is long, drop dead rows when they pass a tenth; True if anything was done.
+
+        No retraining: rows are coded by what was fitted. Called by `save`, so the cost falls on a write.
+        """
+        with self._lock_all():
+            done = False
+            if self._rows.dead > (0 if force else DEAD_SHARE * max(self._rows.total, 1)):
+                self._drop_dead()
+                done = True
+            if self._tail.size > (0 if force else TAIL_ROWS):
+                self._fold_tail()
+                done = True
+            return done
+
+    @contextlib.contextmanager
+    def _lock_all(self) -> Iterator[None]:
+        # The coded rows first, as a search takes them: the other order would let the two wait for each other.
+        with self._coded.alone(), self._lock:
+            yield
+
+    def _fold_tail(self) -> None:
+        order = np.argsort(self._tail.ids)
+        ids, descriptors = self._tail.ids[order], np.ascontiguousarray(self._tail.descriptors[order])
+        self._codec.append(descriptors)
+        self._store.append(descriptors.astype(np.float16))
+        self._rows = self._rows.extended(ids)
+        self._recent = [*self._recent, descriptors[-_DRIFT_ROWS:]][-4:]
+        self._tail = Tail(self.dim)
+        self._forget_written()
+
+    def _drop_dead(self) -> None:
+        alive = Keep(self._rows.total, bitmap=self._rows.bitmap).rows
+        self._codec.select(alive)
+        self._store = DescriptorStore(self.dim, [self._store.take(alive)])
+        self._rows = Rows(self._rows.ids(alive))
+        self._forget_written()
+
+    def _forget_written(self) -> None:
+        self._written = {key: entry for key, entry in self._written.items() if key.startswith("descriptors")}
+
+    def drift(self) -> float:
+        """How much worse than at the time of fitting the codec codes what was added since: 1 is no drift.
+
+        Above `DRIFT_RATIO` a retraining (a rebuild) pays. Exact codecs do not drift.
+        """
+        with self._lock:
+            recent = [*self._recent, self._tail.descriptors[-_DRIFT_ROWS:]]
+        sample = np.concatenate(recent)
+        if len(sample) == 0 or self._fitted_error <= 0:
+            return 1.0
+        return float(self._codec.error(np.ascontiguousarray(sample)) / self._fitted_error)
+
+    def save(self, path: str | Path) -> None:
+        """Write the index into the folder `path`, atomically; files that have not changed are not written again."""
+        folder = Path(path)
+        if self.needs_maintenance:
+            self.maintain()
+        with self._lock:
+            if self._written_to != folder.resolve():
+                self._written = {}
+            values, arrays = self._codec.state()
+            pieces: dict[str, npt.NDArray[Any]] = {f"codec.{key}": array for key, array in arrays.items()}
+            pieces["ids"] = self._rows.ids()
+            pieces |= {f"descriptors.{i}": segment for i, segment in enumerate(self._store.segments)}
+            files = {key: self._written.get(key) or write_array(folder, key, array) for key, array in pieces.items()}
+            self._written, self._written_to = dict(files), folder.resolve()
+            files["alive"] = write_array(folder, "alive", self._rows.bitmap)
+            files["tail.ids"] = write_array(folder, "tail.ids", self._tail.ids)
+            files["tail.descriptors"] = write_array(folder, "tail", self._tail.descriptors.astype(np.float16))
+            recent = np.concatenate([np.empty((0, self.dim), np.float32), *self._recent]).astype(np.float16)
+            files["recent"] = write_array(folder, "recent", recent)
+            manifest = {"codec": self.codec, "dim": self.dim, "seed": self._seed, "fitted_error": self._fitted_error}
+            manifest |= {"values": values, "segments": len(self._store.segments), "files": files}
+            write_manifest(folder, manifest)
+
+    def resume(
+        self, folder: Path, files: dict[str, Any], *, tail: tuple[Int64s, npt.NDArray[np.float16]], recent: Float32s
+    ) -> None:
+        """Take over what a saved index had beside its coded rows (for `load_index`)."""
+        if len(tail[0]):
+            self._tail.add(*tail)
+        self._recent = [recent.astype(np.float32)] if len(recent) else []
+        passing = ("alive", "tail.ids", "tail.descriptors", "recent")
+        self._written = {key: entry for key, entry in files.items() if key not in passing}
+        self._written_to = folder.resolve()
+
+    def _check(self, array: npt.ArrayLike, what: str) -> Float32s:
+        checked = np.ascontiguousarray(array, dtype=np.float32)
+        if checked.ndim == 1:
+            checked = checked[None]
+        if checked.ndim != 2 or checked.shape[1] != self.dim:
+            raise IndexingError(f"The {what} have shape {checked.shape}; this index holds descriptors of {self.dim}.")
+        if not np.isfinite(checked).all():
+            raise IndexingError(f"The {what} hold values that are not finite.")
+        return checked

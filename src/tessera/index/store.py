@@ -1,0 +1,100 @@
+"""The descriptors themselves in half precision, read in place, and the one arithmetic that scores them.
+
+Every score that an index calls exact comes from `inner_products`: each row is summed on its own and in a fixed order,
+so that a score depends neither on the codec, nor on the batch, nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import IndexingError
+
+Float32s = npt.NDArray[np.float32]
+Float16s = npt.NDArray[np.float16]
+Int64s = npt.NDArray[np.int64]
+
+BLOCK_ROWS = 16384
+ROUNDING = 2e-6  # two ways of summing the products of unit vectors differ by less
+
+
+class DescriptorStore:
+    """N D descriptors in fp16, in segments: the first usually a mapped file, later ones what was merged since."""
+
+    def __init__(self, dim: int, segments: list[Float16s] | None = None) -> None:
+        self.dim = dim
+        self.segments: list[Float16s] = list(segments or [])
+        self._starts = self._count()
+
+    def _count(self) -> Int64s:
+        return np.cumsum([0, *(len(segment) for segment in self.segments)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    @classmethod
+    def of(cls, descriptors: npt.ArrayLike) -> DescriptorStore:
+        """Hold an array of descriptors; one that is fp16 already is used in place, mapped or not."""
+        array = descriptors if isinstance(descriptors, np.ndarray) else np.asarray(descriptors)
+        if array.ndim != 2:
+            raise IndexingError(f"Descriptors must be an array N D, not one of shape {array.shape}.")
+        if array.dtype != np.float16:
+            array = array.astype(np.float16)
+        return cls(array.shape[1], [array])
+
+    @classmethod
+    def map_file(cls, path: Path, rows: int, dim: int) -> Float16s:
+        """One segment, mapped from its file: nothing is read until a search asks for it."""
+        if rows == 0:
+            return np.empty((0, dim), dtype=np.float16)
+        return np.memmap(path, dtype=np.float16, mode="r", shape=(rows, dim))
+
+    def append(self, descriptors: Float16s) -> None:
+        self.segments = [*self.segments, descriptors]
+        self._starts = self._count()
+
+    def take(self, rows: Int64s) -> Float16s:
+        """The descriptors of some rows, len(rows) D."""
+        if len(self.segments) == 1:
+            return np.asarray(self.segments[0])[rows]
+        out = np.empty((len(rows), self.dim), dtype=np.float16)
+        owner = np.searchsorted(self._starts, rows, side="right") - 1
+        for i in np.unique(owner):
+            mine = owner == i
+            out[mine] = self.segments[i][rows[mine] - self._starts[i]]
+        return out
+
+    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[int, Float32s]]:
+        """Go through everything in order: (first row, block in fp32)."""
+        for start, segment in zip(self._starts[:-1], self.segments, strict=True):
+            for i in range(0, len(segment), rows):
+                yield int(start) + i, np.asarray(segment[i : i + rows], dtype=np.float32)
+
+
+def inner_products(query: Float32s, descriptors: Float16s | Float32s) -> Float32s:
+    """The exact score of each row: descriptors N D against one query D, in fp32."""
+    rows = np.ascontiguousarray(descriptors, dtype=np.float32)
+    scores: Float32s = np.einsum("nd,d->n", rows, query)
+    return scores
+
+
+def contenders(rough: Float32s, k: int) -> Int64s:
+    """The places among N rough scores that may be among the k best by exact ones, ties with the k-th included."""
+    if len(rough) <= k:
+        return np.arange(len(rough))
+    threshold = np.partition(rough, len(rough) - k)[len(rough) - k]
+    return np.flatnonzero(rough >= threshold - ROUNDING)
+
+
+def best(scores: Float32s, ids: Int64s, k: int) -> tuple[Float32s, Int64s]:
+    """The k best of one query, best first; equal scores in the order of their ids."""
+    if len(scores) > 4 * k:
+        threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+        chosen = scores >= threshold
+        scores, ids = scores[chosen], ids[chosen]
+    order = np.lexsort((ids, -scores))[:k]
+    return scores[order], ids[order]

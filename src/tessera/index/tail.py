@@ -1,0 +1,71 @@
+"""The exact tail: descriptors added since the last merge, searched by a plain matrix product."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Float32s = npt.NDArray[np.float32]
+Float16s = npt.NDArray[np.float16]
+Int64s = npt.NDArray[np.int64]
+
+_FIRST_CAPACITY = 64
+
+
+class Tail:
+    """Ids and descriptors (rounded to fp16, held in fp32) in arrays that double when they are full.
+
+    Removal moves the last row into the gap: a tail has no order of its own, as ties are broken by id.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self.size = 0
+        self._ids: Int64s = np.empty(0, dtype=np.int64)
+        self._descriptors: Float32s = np.empty((0, dim), dtype=np.float32)
+        self._places: dict[int, int] = {}
+
+    @property
+    def ids(self) -> Int64s:
+        return self._ids[: self.size]
+
+    @property
+    def descriptors(self) -> Float32s:
+        return self._descriptors[: self.size]
+
+    def __contains__(self, identity: int) -> bool:
+        return identity in self._places
+
+    def find(self, ids: Int64s) -> Int64s:
+        return np.fromiter((self._places.get(int(i), -1) for i in ids), dtype=np.int64, count=len(ids))
+
+    def add(self, ids: Int64s, descriptors: Float16s) -> None:
+        needed = self.size + len(ids)
+        if needed > len(self._ids):
+            capacity = max(needed, 2 * len(self._ids), _FIRST_CAPACITY)
+            grown_ids = np.empty(capacity, dtype=np.int64)
+            grown = np.empty((capacity, self.dim), dtype=np.float32)
+            grown_ids[: self.size], grown[: self.size] = self.ids, self.descriptors
+            self._ids, self._descriptors = grown_ids, grown
+        self._ids[self.size : needed] = ids
+        self._descriptors[self.size : needed] = descriptors
+        for place, identity in enumerate(ids.tolist(), start=self.size):
+            self._places[identity] = place
+        self.size = needed
+
+    def remove(self, identity: int) -> bool:
+        """Take one id out; False where it is not here."""
+        place = self._places.pop(identity, None)
+        if place is None:
+            return False
+        last = self.size - 1
+        if place != last:
+            moved = int(self._ids[last])
+            self._ids[place], self._descriptors[place] = moved, self._descriptors[last]
+            self._places[moved] = place
+        self.size = last
+        return True
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._ids.nbytes + self._descriptors.nbytes
