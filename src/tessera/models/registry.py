@@ -73,9 +73,53 @@ def _import(target: str) -> Any:
         raise
 
 
+def _token(name: str, summary: str, **config: Any) -> ModelEntry:
+    module = "tessera.models.token"
+    return ModelEntry(
+        name=name,
+        summary=summary,
+        paper=TOKEN_PAPER,
+        dim=1024,
+        num_tokens=4,
+        target=f"{module}:build_token",
+        config_class=f"{module}:TokenConfig",
+        config=config,
+    )
+
+
+def _released(name: str, summary: str, **config: Any) -> ModelEntry:
+    module = "tessera.models.released"
+    return ModelEntry(
+        name=name,
+        summary=summary,
+        paper=TOKEN_PAPER,
+        dim=1024,
+        num_tokens=4,
+        target=f"{module}:build_released",
+        config_class=f"{module}:ReleasedConfig",
+        config=config,
+    )
+
+
 MODELS: Registry[ModelEntry] = Registry("model")
 
-_TOKEN_NETWORKS: tuple[ModelEntry, ...] = ()
+_TOKEN_NETWORKS: tuple[ModelEntry, ...] = (
+    _token("token", "the paper's network, every part of it a configuration key; ResNet-50, C = 1024"),
+    _token("token-r50", "the paper's network on ResNet-50, C = 1024", backbone="resnet50"),
+    _token("token-r101", "the paper's network on ResNet-101, C = 1024", backbone="resnet101"),
+    _token(
+        "token-r101-c2048", "the literal paper: ResNet-101 without a reduction", backbone="resnet101", channels=None
+    ),
+    _token("token-r50-v1", "the paper's network on ResNet-50 v1 (Keras weights)", backbone="resnet50-v1"),
+    _token(
+        "token-lite", "the paper's network on EfficientNet-Lite0, C = 256", backbone="efficientnet-lite0", channels=256
+    ),
+    _token("token-mobile", "the paper's network on MobileNetV2, C = 256", backbone="mobilenet-v2", channels=256),
+    _released("token-released", "the network whose weights the authors released (April 2022), ResNet-50"),
+    _released("token-released-r101", "the released network on ResNet-101", backbone="resnet101"),
+    _released("token-legacy", "the authors' first public network (December 2021), ResNet-50", legacy=True),
+    _released("token-legacy-r101", "the first public network on ResNet-101", legacy=True, backbone="resnet101"),
+)
 
 # SPoC, MAC, CroW, R-MAC, GeM, NetVLAD, SOLAR, DELG: the rows of the paper's Table 1 and their bases.
 _GLOBAL_SYSTEMS: tuple[ModelEntry, ...] = ()
