@@ -1,0 +1,133 @@
+"""What a writer does: a few changes that are stored together or not at all."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from tessera.gallery.snapshot import Snapshot, encode_descriptor
+
+
+class Batch(Snapshot):
+    """Writes within one transaction; the catalogue's generation grows by one if anything changed."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._next_generation = self.generation + 1
+        self.changed = False
+
+    def finish(self) -> None:
+        if self.changed:
+            self.set("generation", self._next_generation)
+
+    def set(self, key: str, value: Any) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
+
+    def add_content(
+        self, content_hash: bytes, fingerprint: str, width: int, height: int, descriptor: npt.NDArray[Any]
+    ) -> int:
+        """Store a descriptor (D) under the content it was made of; the one already there stays."""
+        self._connection.execute(
+            "INSERT OR IGNORE INTO contents (hash, fingerprint, width, height, descriptor) VALUES (?, ?, ?, ?, ?)",
+            (content_hash, fingerprint, width, height, encode_descriptor(descriptor)),
+        )
+        content_id = self.find_content(content_hash, fingerprint)
+        assert content_id is not None
+        return content_id
+
+    def put_image(
+        self,
+        path: bytes,
+        *,
+        size: int,
+        mtime_ns: int,
+        content_id: int | None,
+        error: str | None,
+        metadata: str | None,
+    ) -> None:
+        """Store what was found at a path. metadata None keeps what there was; the id stays if the content did."""
+        known = self.lookup([path]).get(path)
+        if metadata is None:
+            metadata = "{}" if known is None else known.metadata
+        state = "failed" if content_id is None else "ok"
+        self.changed = True
+        if known is not None and known.content_id == content_id and known.state == state:
+            self._connection.execute(
+                "UPDATE images SET size = ?, mtime_ns = ?, error = ?, metadata = ? WHERE id = ?",
+                (size, mtime_ns, error, metadata, known.id),
+            )
+            return
+        if known is not None:
+            self.remove([known.id])
+        self._connection.execute(
+            "INSERT INTO images (path, size, mtime_ns, state, error, content_id, metadata) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (path, size, mtime_ns, state, error, content_id, metadata),
+        )
+
+    def set_metadata(self, image_id: int, metadata: str) -> None:
+        self.changed = True
+        self._connection.execute("UPDATE images SET metadata = ? WHERE id = ?", (metadata, image_id))
+
+    def remove(self, ids: Iterable[int]) -> int:
+        """Take images out, and the descriptors that no other image shares. Returns how many there were."""
+        removed = 0
+        for image_id in ids:
+            row = self._connection.execute("SELECT content_id FROM images WHERE id = ?", (image_id,)).fetchone()
+            if row is None:
+                continue
+            removed += 1
+            self._connection.execute("DELETE FROM images WHERE id = ?", (image_id,))
+            if row[0] is not None:
+                self._connection.execute("INSERT INTO removals VALUES (?, ?)", (image_id, self._next_generation))
+                self._connection.execute(
+                    "DELETE FROM contents WHERE id = ? AND NOT EXISTS (SELECT 1 FROM images WHERE content_id = ?)",
+                    (row[0], row[0]),
+                )
+        self.changed = self.changed or removed > 0
+        return removed
+
+    def trim_removals(self, up_to_generation: int) -> None:
+        """Forget removals that the stored index already has; readers that are older load the stored index."""
+        self._connection.execute("DELETE FROM removals WHERE generation <= ?", (up_to_generation,))
+        self.set("removals_since", max(up_to_generation, int(self.setting("removals_since", 0))))
+
+    def switch_fingerprint(self, fingerprint: str) -> int:
+        """Give every image the descriptor of another model, once all are made; one moment for every reader.
+
+        Images whose content has none become failed. Returns how many images have one.
+        """
+        self.changed = True
+        offset = self.last_id()
+        # New ids, since an id never changes its descriptor; above every old one, so that none collide meanwhile.
+        self._connection.execute(
+            "UPDATE images SET id = id + ?, content_id = (SELECT made.id FROM contents AS made JOIN contents AS old "
+            "ON made.hash = old.hash WHERE old.id = images.content_id AND made.fingerprint = ?), "
+            "state = CASE WHEN EXISTS (SELECT 1 FROM contents AS made JOIN contents AS old ON made.hash = old.hash "
+            "WHERE old.id = images.content_id AND made.fingerprint = ?) THEN 'ok' ELSE 'failed' END, "
+            "error = CASE WHEN content_id IS NULL THEN error ELSE NULL END",
+            (offset, fingerprint, fingerprint),
+        )
+        self._connection.execute(
+            "UPDATE images SET mtime_ns = -1, error = 'its file could not be read when the model was changed' "
+            "WHERE state = 'failed' AND error IS NULL"
+        )
+        self._connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'images'", (2 * offset,))
+        self._connection.execute(
+            "DELETE FROM contents WHERE fingerprint != ? OR id NOT IN "
+            "(SELECT content_id FROM images WHERE content_id IS NOT NULL)",
+            (fingerprint,),
+        )
+        self._connection.execute("DELETE FROM removals")
+        self.set("removals_since", self._next_generation)
+        self.set("fingerprint", fingerprint)
+        return self.count("ok")
+
+
+def encode_metadata(metadata: Mapping[str, Any]) -> str:
+    """Metadata as the catalogue keeps it: equal mappings give equal text, and filters find keys as they are written."""
+    return json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, separators=(",", ":"))

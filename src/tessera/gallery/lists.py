@@ -1,0 +1,88 @@
+"""Lists of pictures: a CSV whose other columns become metadata, or a text file with a path a line."""
+
+# ruff: noqa: PTH - names that are no UTF-8, as bytes and with surrogates
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
+
+from tessera.errors import DataError
+from tessera.gallery.batch import encode_metadata
+from tessera.gallery.paths import from_blob, printable, to_blob
+
+LIST_SUFFIXES = frozenset({b".csv", b".tsv", b".txt"})
+PATH_COLUMNS = ("path", "image_path", "image", "file", "filename", "file_name")
+
+
+def read_list(list_path: bytes, report: Callable[[bytes, str], None]) -> Iterator[tuple[bytes, str | None]]:
+    """Paths, absolute, and their metadata as the catalogue keeps it. Relative paths start at the list's own folder."""
+    folder = os.path.dirname(from_blob(list_path))
+    try:
+        # Escaped surrogates carry paths that are no UTF-8 through.
+        with open(list_path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            if list_path.lower().endswith(b".txt"):
+                for line in file:
+                    if path := line.strip("\r\n"):
+                        yield to_blob(os.path.join(folder, path)), None
+            else:
+                yield from _read_table(file, list_path, folder, report)
+    except csv.Error as error:
+        raise DataError(f"{printable(from_blob(list_path))} is not a CSV that can be read: {error}.") from error
+    except OSError as error:
+        raise DataError(f"{printable(from_blob(list_path))} could not be read: {error.strerror}.") from error
+
+
+def _read_table(
+    file: TextIO, list_path: bytes, folder: str, report: Callable[[bytes, str], None]
+) -> Iterator[tuple[bytes, str]]:
+    name = printable(from_blob(list_path))
+    first_line = file.readline()
+    if not first_line.strip():
+        raise DataError(f"{name} is empty. Its first line must name the columns, one of them 'path'.")
+    delimiter = _delimiter(first_line, list_path)
+    header = [column.strip() for column in next(csv.reader([first_line], delimiter=delimiter))]
+    path_column: int | None = None
+    for line, row in enumerate(csv.reader(file, delimiter=delimiter), start=2):
+        if not row:
+            continue
+        if path_column is None:
+            path_column = _path_column(header, row, folder, name)
+        if len(row) != len(header):
+            report(list_path, f"line {line} skipped: it has {len(row)} columns, the header {len(header)}")
+            continue
+        if not row[path_column]:
+            report(list_path, f"line {line} skipped: it names no file")
+            continue
+        metadata = {
+            printable(key): _plain(value)
+            for i, (key, value) in enumerate(zip(header, row, strict=True))
+            if i != path_column and key and value
+        }
+        yield to_blob(os.path.join(folder, row[path_column])), encode_metadata(metadata)
+
+
+def _delimiter(first_line: str, list_path: bytes) -> str:
+    if list_path.lower().endswith(b".tsv") or ("\t" in first_line and "," not in first_line):
+        return "\t"
+    return ";" if ";" in first_line and "," not in first_line else ","
+
+
+def _path_column(header: Sequence[str], row: Sequence[str], folder: str, name: str) -> int:
+    """The column that holds the paths: by its name, else the first, if there is a file where its first row says."""
+    lowered = [column.lower() for column in header]
+    for known in PATH_COLUMNS:
+        if known in lowered:
+            return lowered.index(known)
+    if row and row[0] and os.path.exists(os.path.join(folder, row[0])):
+        return 0
+    raise DataError(
+        f"{name} has no column with paths: its columns are {', '.join(map(printable, header))}. "
+        f"Name one of them {' or '.join(repr(column) for column in PATH_COLUMNS[:3])}."
+    )
+
+
+def _plain(text: str) -> str:
+    """Text that SQLite takes: bytes that were no UTF-8 are spelt out."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,136 @@
+"""The catalogue's tables, their versions, and what an SQLite error means to a person.
+
+Two tables of rows: `images`, small, one a path, and `contents`, one a distinct file content and model, with the
+descriptor. Walking over a million paths therefore reads no descriptor, and two copies of a photo share one.
+
+An id never changes its descriptor: a changed file gets a new id, and an id is never given twice. An index that knows
+the last id it holds and the removals since its generation can therefore catch up without comparing anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from tessera.errors import GalleryDamagedError, GalleryError, GalleryLockedError, StorageError, TesseraError
+
+APPLICATION_ID = 0x54455353  # "TESS"; `file` and other programs tell a gallery's catalogue by it
+BUSY_TIMEOUT_S = 10.0
+PAGE_BYTES = 16384  # a descriptor of 1024 x fp16 fills more than half of the usual 4096, wasting nearly the rest
+
+# One entry a version: the statements that lead from the version before. Never edit an entry that was released.
+MIGRATIONS: list[tuple[str, ...]] = [
+    (
+        "CREATE TABLE settings (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
+        """CREATE TABLE contents (
+            id INTEGER PRIMARY KEY,
+            hash BLOB NOT NULL,
+            fingerprint TEXT NOT NULL,
+            width INTEGER NOT NULL,
+            height INTEGER NOT NULL,
+            descriptor BLOB NOT NULL,
+            UNIQUE (hash, fingerprint))""",
+        """CREATE TABLE images (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            path BLOB NOT NULL UNIQUE,
+            size INTEGER NOT NULL,
+            mtime_ns INTEGER NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('ok', 'failed')),
+            error TEXT,
+            content_id INTEGER REFERENCES contents (id),
+            metadata TEXT NOT NULL DEFAULT '{}',
+            CHECK ((state = 'ok') = (content_id IS NOT NULL)))""",
+        "CREATE INDEX images_by_content ON images (content_id)",
+        "CREATE TABLE removals (id INTEGER PRIMARY KEY, generation INTEGER NOT NULL)",
+        "INSERT INTO settings VALUES ('generation', 0), ('removals_since', 0)",
+    ),
+    ("CREATE INDEX images_failed ON images (id) WHERE state = 'failed'",),
+]
+# Both say the disk is full: the second is what a quota or a file-size limit gives.
+_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+@contextlib.contextmanager
+def translated_errors(path: Path) -> Iterator[None]:
+    """Turn what SQLite raises inside the block into an error of Tessera that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+
+
+def translate(error: sqlite3.Error, path: Path) -> TesseraError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _FULL:
+        return StorageError(
+            f"The disk is full, or {path} cannot be written ({error}). Free some space and run the command again; "
+            "nothing that was already stored is lost."
+        )
+    if code in _DAMAGED:
+        return GalleryDamagedError(
+            f"The catalogue {path} is damaged ({error}). `tessera check --repair` saves what can still be read."
+        )
+    if code in _BUSY:
+        return GalleryLockedError(f"Another process is writing to {path}. Wait until it has finished, then try again.")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return StorageError(f"{path} could not be opened or written ({error}). Check its permissions.")
+    return GalleryError(f"The catalogue {path} could not be used: {error}. `tessera check` looks for the cause.")
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection in autocommit mode: transactions are opened by name, so that none is opened by accident."""
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")  # a commit that was acknowledged survives a power cut
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new catalogue, or bring an older one up to this version. For the holder of the lock."""
+    version = check_identity(connection, path)
+    if version == len(MIGRATIONS):
+        return
+    if version == 0:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for step in MIGRATIONS[version:]:
+            for statement in step:
+                connection.execute(statement)
+        if version == 0:
+            connection.execute("INSERT INTO settings VALUES ('uuid', ?)", (uuid.uuid4().hex,))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def check_identity(connection: sqlite3.Connection, path: Path) -> int:
+    """The catalogue's version, 0 for an empty file; an error for a file of another program or of a newer Tessera."""
+    application_id = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    if tables == 0:
+        return 0
+    if application_id != APPLICATION_ID:
+        raise GalleryError(f"{path} is an SQLite file of another program, not a gallery's catalogue. Choose another.")
+    if version > len(MIGRATIONS):
+        raise GalleryError(
+            f"{path} was made by a newer Tessera (catalogue version {version}; this one knows {len(MIGRATIONS)}). "
+            "Update Tessera."
+        )
+    return version

@@ -1,0 +1,216 @@
+"""What a reader sees: the catalogue at one moment, however much a writer adds meanwhile."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.gallery import filters
+from tessera.gallery.paths import from_blob
+
+Ids = npt.NDArray[np.int64]
+Descriptors = npt.NDArray[np.float16]
+
+_VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
+_STREAM_ROWS = 2048
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the catalogue holds of a path: enough to tell whether its file has changed."""
+
+    id: int
+    size: int
+    mtime_ns: int
+    state: str
+    metadata: str
+    content_id: int | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One image of the gallery. `error` says why a failed one could not be read."""
+
+    id: int
+    path: str
+    size: int
+    mtime_ns: int
+    state: str
+    error: str | None
+    metadata: dict[str, Any]
+    width: int | None
+    height: int | None
+    content_hash: str | None
+
+
+class Snapshot:
+    """Reads within one transaction. Nothing here loads a whole table: 10 million images must fit."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change, so that a reader can tell whether what it holds is stale."""
+        return int(self.setting("generation", 0))
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        row = self._connection.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
+        return default if row is None else row[0]
+
+    def count(self, state: str) -> int:
+        if state == "ok":
+            return self._number("SELECT count(content_id) FROM images")
+        return self._number("SELECT count(*) FROM images WHERE state = 'failed'")
+
+    def count_contents(self) -> int:
+        """How many distinct contents the images have; the rest are copies."""
+        return self._number("SELECT count(DISTINCT content_id) FROM images WHERE content_id IS NOT NULL")
+
+    def last_id(self) -> int:
+        """The highest id ever given, removed ones included."""
+        return self._number("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'images'")
+
+    def lookup(self, paths: Sequence[bytes]) -> dict[bytes, Known]:
+        found: dict[bytes, Known] = {}
+        for start in range(0, len(paths), _VARIABLES):
+            part = paths[start : start + _VARIABLES]
+            rows = self._connection.execute(
+                "SELECT path, id, size, mtime_ns, state, metadata, content_id FROM images "
+                f"WHERE path IN ({_marks(len(part))})",
+                part,
+            )
+            found.update((row[0], Known(*row[1:])) for row in rows)
+        return found
+
+    def find_content(self, content_hash: bytes, fingerprint: str) -> int | None:
+        row = self._connection.execute(
+            "SELECT id FROM contents WHERE hash = ? AND fingerprint = ?", (content_hash, fingerprint)
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def records(self, ids: Sequence[int]) -> dict[int, Record]:
+        """The images of these ids; an id that is not there is left out."""
+        found: dict[int, Record] = {}
+        for start in range(0, len(ids), _VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+            for record in self._select_records(f"images.id IN ({_marks(len(part))})", part):
+                found[record.id] = record
+        return found
+
+    def page(self, *, after_id: int, limit: int, state: str, conditions: Sequence[filters.Condition]) -> list[Record]:
+        """At most `limit` images in the order of their ids, from the one after `after_id`."""
+        clause, parameters = filters.to_sql(conditions)
+        where = f"images.id > ? AND images.state = ? AND {clause} ORDER BY images.id LIMIT ?"
+        return list(self._select_records(where, [after_id, state, *parameters, limit]))
+
+    def matching_ids(self, conditions: Sequence[filters.Condition]) -> Ids:
+        """The ids, ascending, of the images that meet every condition."""
+        clause, parameters = filters.to_sql(conditions)
+        rows = self._connection.execute(
+            f"SELECT id FROM images WHERE state = 'ok' AND {clause} ORDER BY id", parameters
+        )
+        return np.fromiter((row[0] for row in rows), np.int64)
+
+    def removed_ids(self, after_generation: int) -> Ids:
+        """What was removed since a generation; complete only from the setting `removals_since` on."""
+        rows = self._connection.execute("SELECT id FROM removals WHERE generation > ? ORDER BY id", (after_generation,))
+        return np.fromiter((row[0] for row in rows), np.int64)
+
+    def count_after(self, after_id: int) -> int:
+        return self._number("SELECT count(content_id) FROM images WHERE id > ?", after_id)
+
+    def stream_ids(self) -> Iterator[Ids]:
+        """Every searchable id, ascending, in pieces."""
+        cursor = self._connection.execute("SELECT id FROM images WHERE state = 'ok' ORDER BY id")
+        while rows := cursor.fetchmany(65536):
+            yield np.fromiter((row[0] for row in rows), np.int64, len(rows))
+
+    def stream_descriptors(self, after_id: int = 0) -> Iterator[tuple[Ids, Descriptors]]:
+        """Ids, ascending, and descriptors (N D) in pieces small enough to forget."""
+        cursor = self._connection.execute(
+            "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id "
+            "WHERE images.id > ? ORDER BY images.id",
+            (after_id,),
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
+            yield ids, decode_descriptors([row[1] for row in rows])
+
+    def descriptors(self, ids: Sequence[int]) -> dict[int, Descriptors]:
+        """The descriptor (D) of each of these ids that is there."""
+        found: dict[int, Descriptors] = {}
+        for start in range(0, len(ids), _VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+            rows = self._connection.execute(
+                "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id "
+                f"WHERE images.id IN ({_marks(len(part))})",
+                part,
+            )
+            found.update((row[0], decode_descriptors([row[1]])[0]) for row in rows)
+        return found
+
+    def stream_under(self, root: bytes) -> Iterator[tuple[int, bytes]]:
+        """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file."""
+        below = root.rstrip(b"/") + b"/"
+        cursor = self._connection.execute(
+            "SELECT id, path FROM images WHERE path = ? OR (path >= ? AND path < ?)",
+            (root, below, below[:-1] + b"0"),  # "0" follows "/"
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            yield from rows
+
+    def facets(self, values_a_key: int) -> dict[str, dict[str, int]]:
+        """Every metadata key with its most frequent values and how many images have each."""
+        rows = self._connection.execute(
+            "SELECT key, CAST(value AS TEXT), count(*) AS times FROM images, json_each(images.metadata) "
+            "WHERE state = 'ok' GROUP BY 1, 2 ORDER BY 1, times DESC, 2"
+        )
+        found: dict[str, dict[str, int]] = {}
+        for key, value, times in rows:
+            values = found.setdefault(key, {})
+            if len(values) < values_a_key:
+                values[value] = times
+        return found
+
+    def _select_records(self, where: str, parameters: Sequence[Any]) -> Iterator[Record]:
+        rows = self._connection.execute(
+            "SELECT images.id, path, size, mtime_ns, state, error, metadata, width, height, hash "
+            f"FROM images LEFT JOIN contents ON contents.id = images.content_id WHERE {where}",
+            parameters,
+        )
+        for image_id, path, size, mtime_ns, state, error, metadata, width, height, content_hash in rows:
+            yield Record(
+                id=image_id,
+                path=from_blob(path),
+                size=size,
+                mtime_ns=mtime_ns,
+                state=state,
+                error=error,
+                metadata=json.loads(metadata),
+                width=width,
+                height=height,
+                content_hash=None if content_hash is None else content_hash.hex(),
+            )
+
+    def _number(self, query: str, *parameters: Any) -> int:
+        return int(self._connection.execute(query, parameters).fetchone()[0])
+
+
+def decode_descriptors(blobs: Sequence[bytes]) -> Descriptors:
+    """N D from N blobs of little-endian fp16, whatever the machine's own order."""
+    return np.frombuffer(b"".join(blobs), dtype="<f2").astype(np.float16, copy=False).reshape(len(blobs), -1)
+
+
+def encode_descriptor(descriptor: npt.NDArray[Any]) -> bytes:
+    return np.asarray(descriptor, dtype="<f2").tobytes()
+
+
+def _marks(count: int) -> str:
+    return ",".join("?" * count)

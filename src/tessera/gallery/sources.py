@@ -1,0 +1,178 @@
+"""From what a user names to the files it means: folders, globs, lists and single pictures.
+
+Everything is bytes here: names that are no UTF-8 exist. A real folder is walked before the symbolic links to others,
+and each folder once, however many links lead to it: a loop ends, and a file keeps its plainest name.
+"""
+
+# ruff: noqa: PTH - pathlib takes no bytes
+from __future__ import annotations
+
+import errno
+import fnmatch
+import glob
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tessera.gallery.lists import LIST_SUFFIXES, read_list
+from tessera.gallery.paths import to_blob
+
+PICTURE_SUFFIXES = frozenset(b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .gif .bmp .dib .avif .heic .heif".split())
+Report = Callable[[bytes, str], None]
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """One picture to look at. error: why its size and time could not be read; metadata None: nothing is said of it."""
+
+    path: bytes
+    size: int = -1
+    mtime_ns: int = -1
+    error: str | None = None
+    metadata: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What one argument means. `root` is the part of the tree where files of it that have vanished would have been."""
+
+    kind: Literal["folder", "list", "file", "glob", "missing"]
+    path: bytes
+    root: bytes
+
+
+def resolve_source(given: str | os.PathLike[str]) -> Source:
+    path = to_blob(given)
+    if os.path.isdir(path):
+        return Source("folder", path, path)
+    if os.path.lexists(path):
+        kind: Literal["list", "file"] = "list" if os.path.splitext(path)[1].lower() in LIST_SUFFIXES else "file"
+        return Source(kind, path, path)
+    if glob.has_magic(path):
+        return Source("glob", path, _fixed_part(path))
+    return Source("missing", path, path)
+
+
+def find_files(sources: Sequence[Source], report: Report) -> Iterator[FoundFile]:
+    """Every picture of the sources, in a fixed order; a path may come twice.
+
+    report: called with a path and a reason for whatever could not be gone into.
+    """
+    for source in sources:
+        if source.kind == "folder":
+            yield from _walk(source.path, report)
+        elif source.kind == "list":
+            for path, metadata in read_list(source.path, report):
+                yield look_at(path, metadata)
+        elif source.kind == "file":
+            yield look_at(source.path)
+        elif source.kind == "glob":
+            yield from _expand(source, report)
+
+
+def look_at(path: bytes, metadata: str | None = None) -> FoundFile:
+    """Size and time of a file, without opening it."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return FoundFile(path, error=explain(error), metadata=metadata)
+    if not stat.S_ISREG(status.st_mode):
+        return FoundFile(path, error="it is not a file", metadata=metadata)
+    return FoundFile(path, status.st_size, status.st_mtime_ns, metadata=metadata)
+
+
+def explain(error: OSError) -> str:
+    """Why a file cannot be looked at, in words."""
+    reasons = {
+        errno.ENOENT: "there is no such file",
+        errno.EACCES: "it may not be read: check its permissions",
+        errno.ELOOP: "it is a symbolic link that leads back to itself",
+        errno.ENAMETOOLONG: "its name is too long",
+        errno.ESTALE: "its disk is gone",
+    }
+    return reasons.get(error.errno or 0, error.strerror or str(error))
+
+
+def _walk(root: bytes, report: Report) -> Iterator[FoundFile]:
+    visited: set[tuple[int, int]] = set()
+    waiting, links = [root], deque[bytes]()
+    while waiting or links:
+        through_link = not waiting
+        folder = links.popleft() if through_link else waiting.pop()
+        try:
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in visited:
+                if through_link:
+                    report(folder, "skipped: this symbolic link leads to a folder that was already looked through")
+                continue
+            visited.add((status.st_dev, status.st_ino))
+            files, folders, linked = _list_folder(folder, report)
+        except OSError as error:
+            report(folder, f"this folder could not be looked through: {explain(error)}")
+            continue
+        links.extend(linked)
+        waiting.extend(reversed(folders))
+        for path in files:
+            yield look_at(path)
+
+
+def _list_folder(folder: bytes, report: Report) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Pictures, folders and links to folders in one folder, sorted; hidden ones and galleries are left out."""
+    files, folders, links = [], [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(b"."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif entry.is_symlink() and _is_folder(entry):
+                links.append(entry.path)
+            elif is_picture_name(entry.name):
+                files.append(entry.path)
+            elif entry.name == b"catalog.sqlite":
+                report(folder, "skipped: this folder is a gallery")
+                return [], [], []
+    return sorted(files), sorted(folders), sorted(links)
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def is_picture_name(name: bytes) -> bool:
+    return os.path.splitext(name)[1].lower() in PICTURE_SUFFIXES
+
+
+def _expand(source: Source, report: Report) -> Iterator[FoundFile]:
+    if b"**" in source.path:
+        # Python's own `**` follows symbolic links in circles until the system refuses; the walk does not.
+        pattern = source.path.split(b"/")
+        yield from (found for found in _walk(source.root, report) if _matches(found.path.split(b"/"), pattern))
+        return
+    for path in sorted(glob.iglob(source.path)):
+        if os.path.isdir(path):
+            yield from _walk(path, report)
+        elif is_picture_name(path):
+            yield look_at(path)
+
+
+def _fixed_part(pattern: bytes) -> bytes:
+    """The folder above the first component with a wildcard."""
+    parts = pattern.split(b"/")
+    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    return b"/".join(parts[:fixed]) or b"/"
+
+
+def _matches(parts: Sequence[bytes], pattern: Sequence[bytes]) -> bool:
+    """Whether a path fits a pattern, component by component; `**` stands for any number of them."""
+    if not pattern:
+        return not parts
+    if pattern[0] == b"**":
+        return any(_matches(parts[i:], pattern[1:]) for i in range(len(parts) + 1))
+    return bool(parts) and fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
