@@ -1,0 +1,203 @@
+"""Whitening of descriptors as post-processing: fit it to your own images, apply it, or fold it into a layer.
+
+Everything is numpy in float64, rows are images (N D). `Whitening.apply` subtracts the mean, projects, and divides by
+the norm; the components come strongest first, so any number of the leading ones may be kept. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tessera.errors import DataError, ModelError
+from tessera.storage import atomic_path
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Array = NDArray[np.float64]
+
+EPS = 1e-6  # added to the norm, as the field's code does
+HOW_FLOOR = 1e-14
+_KEYS = ("mean", "projection")
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """mean: D. projection: D K, one component a column."""
+
+    mean: Array
+    projection: Array
+
+    @property
+    def dim_in(self) -> int:
+        return int(self.projection.shape[0])
+
+    @property
+    def dim_out(self) -> int:
+        return int(self.projection.shape[1])
+
+    def apply(self, descriptors: ArrayLike, dim: int | None = None) -> Array:
+        """N D to N dim, of unit norm."""
+        rows = self.project(descriptors, dim)
+        norms: Array = np.linalg.norm(rows, axis=-1, keepdims=True)
+        return rows / (norms + EPS)
+
+    def project(self, descriptors: ArrayLike, dim: int | None = None) -> Array:
+        """N D to N dim, without the normalisation."""
+        rows = _as_rows(descriptors)
+        if rows.shape[-1] != self.dim_in:
+            raise DataError(f"this whitening takes descriptors of {self.dim_in} numbers, not {rows.shape[-1]}.")
+        return (rows - self.mean) @ self.projection[:, : self._kept(dim)]
+
+    def as_linear(self, dim: int | None = None) -> tuple[Array, Array]:
+        """The same as a linear layer: weight dim D, bias dim."""
+        weight = self.projection[:, : self._kept(dim)].T
+        return weight, -weight @ self.mean
+
+    def fold(self, weight: ArrayLike, bias: ArrayLike | None, dim: int | None = None) -> tuple[Array, Array]:
+        """The layer (weight D C, bias D) followed by this whitening, as one layer: weight dim C, bias dim.
+
+        Exact only where nothing stands between them: fit the whitening to what the layer gives, not to unit vectors.
+        """
+        outer, offset = self.as_linear(dim)
+        inner = np.asarray(weight, dtype=np.float64)
+        shift = np.zeros(self.dim_in) if bias is None else np.asarray(bias, dtype=np.float64)
+        return outer @ inner, outer @ shift + offset
+
+    def save(self, path: str | Path) -> None:
+        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
+            np.savez(file, mean=self.mean, projection=self.projection)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Whitening:
+        try:
+            # Opened here: numpy leaves a damaged archive open.
+            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+                arrays = {key: np.asarray(file[key], dtype=np.float64) for key in _KEYS}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ModelError(f"{path} is not a whitening (an .npz with {' and '.join(_KEYS)}): {error}.") from error
+        mean, projection = arrays["mean"], arrays["projection"]
+        if mean.ndim != 1 or projection.ndim != 2 or len(mean) != len(projection):
+            raise ModelError(f"{path} holds a mean of shape {mean.shape} and a projection of {projection.shape}.")
+        if not (np.isfinite(mean).all() and np.isfinite(projection).all()):
+            raise ModelError(f"{path} holds NaN or infinite numbers. Fit the whitening again.")
+        return cls(mean, projection)
+
+    def _kept(self, dim: int | None) -> int:
+        if dim is None:
+            return self.dim_out
+        if not 1 <= dim <= self.dim_out:
+            raise DataError(f"this whitening has {self.dim_out} components: {dim} cannot be kept.")
+        return dim
+
+
+def fit_pca(
+    descriptors: ArrayLike, dim: int | None = None, *, shrinkage: float = 1.0, floor: float | None = None
+) -> Whitening:
+    """PCA whitening: decorrelate, and scale each component to unit variance (over N, not N - 1).
+
+    shrinkage: 1 whitens fully, 0 only rotates; component i is scaled by variance^(-shrinkage / 2).
+    floor: the least variance a component is taken to have (HOW has 1e-14). Without one, components that the images do
+    not span are refused: they would be noise, blown up.
+    """
+    rows = _as_rows(descriptors)
+    mean = rows.mean(axis=0)
+    centred = rows - mean
+    variances, vectors = _components(centred.T @ centred / len(rows))
+    dim = _check_dim(dim, len(variances))
+    if floor is not None:
+        variances = variances.clip(min=floor)
+    elif variances[dim - 1] <= variances[0] * len(variances) * np.finfo(np.float64).eps:
+        rank = int((variances > variances[0] * len(variances) * np.finfo(np.float64).eps).sum())
+        raise DataError(
+            f"the {len(rows)} descriptors span {rank} dimensions: {dim} cannot be whitened. "
+            "Give more images, keep fewer dimensions, or set a floor."
+        )
+    return Whitening(mean, vectors[:, :dim] * variances[:dim] ** (-0.5 * shrinkage))
+
+
+def fit_pairs(
+    descriptors: ArrayLike,
+    queries: Sequence[int] | NDArray[Any],
+    positives: Sequence[int] | NDArray[Any],
+    dim: int | None = None,
+) -> Whitening:
+    """Learned whitening from matching pairs (Mikolajczyk and Matas 2007): whiten what pairs differ by, then rotate.
+
+    queries, positives: indices of rows, a pair each. The scatter of the differences is made positive definite, when
+    few pairs leave it singular, by the least of 1e-10, 1e-9, ... on its diagonal that suffices.
+    """
+    rows = _as_rows(descriptors)
+    left, right = rows[np.asarray(queries)], rows[np.asarray(positives)]
+    if len(left) != len(right) or not len(left):
+        raise DataError(f"pairs need as many queries as positives, and one at least: {len(left)} and {len(right)}.")
+    mean = left.mean(axis=0)
+    differences = left - right
+    whiten = np.linalg.inv(_cholesky(differences.T @ differences / len(left)))
+    white = (rows - mean) @ whiten.T
+    _, vectors = _components(white.T @ white)
+    return Whitening(mean, (whiten.T @ vectors)[:, : _check_dim(dim, rows.shape[1])])
+
+
+def fold_into_layer(layer: nn.Linear | nn.Conv2d, whitening: Whitening) -> None:
+    """Replace a network's last linear layer (or 1x1 convolution) by itself followed by the whitening, in place.
+
+    Fit the whitening to the layer's own output. The number of outputs must stay: a network states its size.
+    """
+    import torch
+
+    weight = layer.weight.detach()
+    if weight.shape[0] != whitening.dim_in or whitening.dim_out != whitening.dim_in:
+        raise ModelError(
+            f"a whitening from {whitening.dim_in} to {whitening.dim_out} cannot be folded into a layer with "
+            f"{weight.shape[0]} outputs: all three must be equal."
+        )
+    bias = None if layer.bias is None else layer.bias.detach().double().numpy()
+    folded, offset = whitening.fold(weight.flatten(1).double().numpy(), bias)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(folded).view(weight.shape))
+        if layer.bias is None:
+            layer.bias = torch.nn.Parameter(torch.from_numpy(offset).to(weight))
+        else:
+            layer.bias.copy_(torch.from_numpy(offset))
+
+
+def _as_rows(descriptors: ArrayLike) -> Array:
+    rows = np.asarray(descriptors, dtype=np.float64)
+    if rows.ndim != 2 or not rows.size:
+        raise DataError(f"descriptors must be rows, N D, and some at least: their shape is {rows.shape}.")
+    if not np.isfinite(rows).all():
+        raise DataError("some descriptors are NaN or infinite: leave those images out.")
+    return rows
+
+
+def _check_dim(dim: int | None, available: int) -> int:
+    if dim is None:
+        return available
+    if not 1 <= dim <= available:
+        raise DataError(f"descriptors of {available} numbers cannot be whitened to {dim}.")
+    return dim
+
+
+def _components(scatter: Array) -> tuple[Array, Array]:
+    """Eigenvalues, largest first, and their vectors as columns; signs are fixed so that a fit can be repeated."""
+    values, vectors = np.linalg.eigh((scatter + scatter.T) / 2)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    peaks = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
+    return values, vectors * np.where(peaks < 0, -1.0, 1.0)
+
+
+def _cholesky(scatter: Array) -> Array:
+    for added in (0.0, *(10.0**power for power in range(-10, 1))):
+        try:
+            return np.asarray(np.linalg.cholesky(scatter + added * np.eye(len(scatter))), dtype=np.float64)
+        except np.linalg.LinAlgError:
+            continue
+    raise DataError("the pairs' differences have no usable scatter: are the descriptors finite and the pairs right?")
