@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.config import fingerprint
 from tessera.data.images import DEFAULT_LIMITS, Box, Limits, Pixels, Source
-from tessera.errors import ModelError, UsageError
-from tessera.extract.pipeline import Extraction, Pipeline
-from tessera.extract.runtime import Outputs, default_threads, open_runtime
+from tessera.errors import ModelError, UsageError, unknown_name
+from tessera.extract.pipeline import Descriptors, Extraction, LoaderName, Pipeline, PipelineConfig
+from tessera.extract.runtime import DEVICES, RUNTIMES, Outputs, Runtime, default_threads, open_runtime
 from tessera.extract.scales import rescale
 from tessera.models.bundle import Bundle
 
 __all__ = ["Extraction", "Extractor"]
 
-Descriptors = npt.NDArray[np.float32]
-
 _EPS = 1e-12
 # Networks end in a map of stride 32; below this side the deepest layers see padding only, and some refuse.
 _LEAST_SIDE = 32
+# More lanes than this would cost more memory (each holds the maps of one image) than they bring.
+_MOST_LANES = 8
+_GPU_BATCH = 16
 
 
 class Extractor:
@@ -54,7 +56,12 @@ class Extractor:
         if not self.scales:
             raise UsageError("scales must hold at least one scale.")
         self.threads = threads or default_threads()
-        self._runtime = open_runtime(self.bundle, runtime, device=device, threads=self.threads)
+        for name, kind, known in ((runtime, "runtime", RUNTIMES), (device, "device", DEVICES)):
+            if name not in known:
+                raise UsageError(unknown_name(kind, name, known))
+        self._runtime_name, self._device = runtime, device
+        self._opened: dict[int, Runtime] = {}
+        self._opening = threading.Lock()
         mean = np.asarray(card.preprocessing.mean, dtype=np.float64)
         std = np.asarray(card.preprocessing.std, dtype=np.float64)
         values = np.arange(256, dtype=np.float64)[:, None] / 255
@@ -81,7 +88,7 @@ class Extractor:
         for i, image in enumerate(images):
             groups.setdefault(image.shape, []).append(i)
         for members in groups.values():
-            descriptors[members] = self._describe_equal([images[i] for i in members])
+            descriptors[members] = self._describe_equal(self._runtime(), [images[i] for i in members])
         return descriptors
 
     def extract(
@@ -89,7 +96,7 @@ class Extractor:
         sources: Iterable[Source],
         *,
         boxes: Iterable[Box | None] | None = None,
-        loader: Literal["photo", "benchmark"] = "photo",
+        loader: LoaderName = "photo",
         limits: Limits = DEFAULT_LIMITS,
         progress: Callable[[Extraction], None] | None = None,
     ) -> Iterator[Extraction]:
@@ -98,7 +105,9 @@ class Extractor:
         A picture that cannot be read gives an Extraction with its error, and the rest goes on. `sources` may be a
         generator; it is read only a little ahead. progress: called with each Extraction before it is handed out.
         """
-        pipeline = Pipeline(self, loader=loader, limits=limits)
+        runtime, config = self._bulk()
+        describe = partial(self._describe_equal, runtime)
+        pipeline = Pipeline(describe, config, size=self.size, loader=loader, limits=limits)
         for extraction in pipeline.run(sources, boxes):
             if progress is not None:
                 progress(extraction)
@@ -107,11 +116,11 @@ class Extractor:
     def outputs(self, image: Pixels, names: Sequence[str]) -> list[Outputs]:
         """The network's outputs for one image, a dictionary a scale (in the order of `scales`), with batch axis."""
         normalised = self.normalise([image])
-        return [self._runtime.run(self._at_scale(normalised, scale), names) for scale in self.scales]
+        return [self._runtime().run(self._at_scale(normalised, scale), names) for scale in self.scales]
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        return self._runtime.output_names
+        return self._runtime().output_names
 
     def normalise(self, images: Sequence[Pixels]) -> npt.NDArray[np.float32]:
         """Images of equal shape, H W 3 uint8, as the network's input B 3 H W."""
@@ -124,12 +133,33 @@ class Extractor:
                 np.take(self._normalised[:, c], image[:, :, c], out=batch[b, c])
         return batch
 
-    def _describe_equal(self, images: Sequence[Pixels]) -> Descriptors:
+    def _runtime(self, threads: int | None = None) -> Runtime:
+        """The network on so many threads (all by default), opened on first use."""
+        threads = threads or self.threads
+        with self._opening:
+            if threads not in self._opened:
+                self._opened[threads] = open_runtime(
+                    self.bundle, self._runtime_name, device=self._device, threads=threads
+                )
+            return self._opened[threads]
+
+    def _bulk(self) -> tuple[Runtime, PipelineConfig]:
+        """How to run over many images: lanes on a CPU with ONNX, batches where one network takes them all."""
+        if self._runtime_name == "onnx":
+            lanes = min(self.threads, _MOST_LANES)
+            runtime = self._runtime(max(1, self.threads // lanes))
+            if runtime.device == "cpu":
+                return runtime, PipelineConfig(decoders=self.threads, lanes=lanes, window=6 * self.threads + 4)
+        runtime = self._runtime()
+        batch = _GPU_BATCH if runtime.device != "cpu" else 4
+        return runtime, PipelineConfig(decoders=self.threads, lanes=1, batch=batch, window=6 * batch + self.threads)
+
+    def _describe_equal(self, runtime: Runtime, images: Sequence[Pixels]) -> Descriptors:
         """L2 per scale, mean over scales, L2. The network's output is of unit norm, but that is not relied on."""
         normalised = self.normalise(images)
         total = np.zeros((len(images), self.dim), dtype=np.float32)
         for scale in self.scales:
-            values = self._runtime.run(self._at_scale(normalised, scale))["descriptor"]
+            values = runtime.run(self._at_scale(normalised, scale))["descriptor"]
             total += unit(np.asarray(values, dtype=np.float32))
         return unit(total / np.float32(len(self.scales)))
 

@@ -53,10 +53,8 @@ class OnnxRuntime(Runtime):
         options.intra_op_num_threads = threads or default_threads()
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        # Idle workers that spin would take the cores from the decoding threads; and an arena that keeps the largest
-        # shape ever seen would let memory grow with the variety of a collection.
+        # Idle workers that spin would take the cores from the decoding threads.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.enable_cpu_mem_arena = False
         options.enable_mem_pattern = False  # images have many shapes
         providers = (["CUDAExecutionProvider"] if use_cuda else []) + ["CPUExecutionProvider"]
         try:
