@@ -1,0 +1,1 @@
+"""Local features: extraction, aggregation, the inverted file, verification, and tokens over them."""
