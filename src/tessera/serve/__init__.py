@@ -1,0 +1,1 @@
+"""The service: an HTTP API over one gallery, and the page that uses it."""

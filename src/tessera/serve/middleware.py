@@ -1,0 +1,163 @@
+"""What surrounds every request: an id, a log line, metrics, security headers, and limits on bodies and on their number.
+
+Plain ASGI: streaming answers and cancelled clients pass through without buffering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import time
+import uuid
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tessera.serve.metrics import Metrics
+from tessera.serve.problems import problem_response
+
+log = logging.getLogger("tessera.serve.access")
+
+_SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' blob: data:; style-src 'self'; script-src 'self'; "
+        "object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
+    ),
+}
+
+
+class Observe:
+    """Give each request an id, write one structured line about it, count it."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex[:16]
+        scope["request_id"] = request_id
+        started, status = time.perf_counter(), 0
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_marked)
+        finally:
+            seconds = time.perf_counter() - started
+            # The route's pattern, never the raw path: ten thousand wrong addresses must not become ten thousand series.
+            route = getattr(scope.get("route"), "path", "unmatched")
+            self.metrics.observe(scope["method"], route, status, seconds)
+            record: dict[str, Any] = {
+                "request_id": request_id,
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "ms": round(seconds * 1000, 2),
+            }
+            log.info(json.dumps(record), extra=record)
+
+
+class LimitInFlight:
+    """Answer 429 beyond so many requests at once, rather than let all of them become slow.
+
+    Health, readiness and the page's own files are let through: they cost nothing and must answer under load.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, prefix: str = "/api/") -> None:
+        self.app = app
+        self.limit = limit
+        self.prefix = prefix
+        self.in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(self.prefix):
+            return await self.app(scope, receive, send)
+        if self.in_flight >= self.limit:
+            response = problem_response(
+                429,
+                f"The service is answering {self.limit} requests already. Try again in a second.",
+                {"Retry-After": "1"},
+            )
+            return await response(scope, receive, send)
+        self.in_flight += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.in_flight -= 1
+
+
+class _BodyRefusedError(Exception):
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class LimitBody:
+    """Refuse a body that is too large (413) or that does not arrive in time (408)."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:
+        self.app = app
+        # A multipart body is a little larger than the file it carries.
+        self.max_bytes = max_bytes + 64 * 1024
+        self.timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return await self.app(scope, receive, send)
+        too_large = f"The body is larger than {self.max_bytes >> 20} MiB. Send a smaller picture."
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdigit() and int(length) > self.max_bytes:
+            return await problem_response(413, too_large, {"Connection": "close"})(scope, receive, send)
+        deadline = time.monotonic() + self.timeout_s
+        received, complete, started = 0, False, False
+        refusal: _BodyRefusedError | None = None
+
+        async def receive_limited() -> Message:
+            nonlocal received, complete, refusal
+            if complete:
+                return await receive()  # only a disconnect can follow; it may take its time
+            try:
+                message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                refusal = _BodyRefusedError(408, f"The body did not arrive within {self.timeout_s:g} s.")
+                raise refusal from None
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                complete = not message.get("more_body", False)
+                if received > self.max_bytes:
+                    refusal = _BodyRefusedError(413, too_large)
+                    raise refusal
+            return message
+
+        async def send_noted(message: Message) -> None:
+            nonlocal started
+            if refusal is not None and not started:
+                return  # whatever a body parser made of the refusal, the client gets the refusal itself
+            started = True
+            await send(message)
+
+        with contextlib.suppress(_BodyRefusedError):
+            await self.app(scope, receive_limited, send_noted)
+        if refusal is not None and not started:
+            await problem_response(refusal.status, refusal.detail, {"Connection": "close"})(scope, receive, send)
+        return None

@@ -1,0 +1,110 @@
+"""The API's answers, as the OpenAPI schema shows them."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+
+class Image(BaseModel):
+    """A picture of the gallery."""
+
+    id: int = Field(description="Opaque; use it in the addresses below /api/images/.")
+    name: str = Field(description="The file's name, without its folder.")
+    width: int = Field(description="Pixels, after EXIF rotation.")
+    height: int
+    metadata: dict[str, object] = Field(description="What the gallery was given with the picture.")
+
+
+class Result(Image):
+    """A picture that was found."""
+
+    rank: int = Field(description="From 0, best first.")
+    score: float = Field(description="Cosine similarity of the descriptors, 1 for equal; a re-ranker's own score where one is used.")
+
+
+class Timing(BaseModel):
+    embed: float
+    search: float
+    total: float
+
+
+class SearchAnswer(BaseModel):
+    results: list[Result]
+    timing_ms: Timing
+    note: str = Field("", description="What the service did otherwise than asked, if anything.")
+
+
+class ImagePage(BaseModel):
+    images: list[Image]
+    total: int
+    next: int | None = Field(description="Give it as `after` to get the next page; null at the end.")
+
+
+class Facets(BaseModel):
+    facets: dict[str, list[str]] = Field(description="Metadata keys, and their most frequent values.")
+
+
+class MapImage(BaseModel):
+    """A map as bytes: row by row, 0 to 255."""
+
+    width: int
+    height: int
+    data: str = Field(description="Base64 of width x height bytes.")
+
+
+class TokenRegion(BaseModel):
+    token: int
+    box: list[float] = Field(description="x0, y0, x1, y1 in fractions of the picture (or of the box searched with).")
+    weight: float = Field(description="Length of the token's share of the descriptor.")
+    map: MapImage
+
+
+class Side(BaseModel):
+    method: str = Field(description="tokens, or activation / occlusion for networks without tokens.")
+    note: str
+    crop: list[float] | None = Field(description="The query's box in fractions of its picture.")
+    tokens: list[TokenRegion]
+
+
+class TokenPair(BaseModel):
+    query_token: int
+    other_token: int
+    contribution: float
+
+
+class Explanation(BaseModel):
+    """Why two pictures are similar: the matrix sums to the score."""
+
+    score: float
+    matrix: list[list[float]] = Field(description="Rows: tokens of the query; columns: of the other; last: constant part.")
+    pairs: list[TokenPair] = Field(description="Strongest first.")
+    strongest_token: int
+    query: Side
+    other: Side
+
+
+class Stats(BaseModel):
+    gallery: str = Field(description="The gallery's name.")
+    images: int
+    failed: int
+    model: str
+    codec: str
+    dim: int
+    generation: int
+
+
+class Health(BaseModel):
+    status: str
+
+
+class Session(BaseModel):
+    key: str = Field(max_length=1024)
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
