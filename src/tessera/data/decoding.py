@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from tessera.errors import ImageError, ImageLimitError
 
@@ -101,10 +101,9 @@ def to_rgb(opened: OpenedImage, *, tolerant: bool = False, plain: bool = False) 
         try:
             image.load()
         except OSError:
-            if not tolerant or not getattr(image, "tile", None):
+            if not tolerant or not isinstance(image, ImageFile.ImageFile):
                 raise
-            image.tile = []  # type: ignore[attr-defined]  # nothing more to decode: keep the rows that are there
-            image.load()
+            image = _load_truncated(image, opened)
         if plain:
             return image.convert("RGB")
         if image.mode.startswith("I;16"):
@@ -115,6 +114,19 @@ def to_rgb(opened: OpenedImage, *, tolerant: bool = False, plain: bool = False) 
             ground = Image.new("RGBA", layer.size, "white")
             return Image.alpha_composite(ground, layer).convert("RGB")
         return image.convert("RGB")
+
+
+def _load_truncated(image: ImageFile.ImageFile, opened: OpenedImage) -> Image.Image:
+    """What there is of a truncated file, as Pillow's global switch would give it."""
+    if image.format == "JPEG" and opened.owned is not None:
+        # An end marker makes the decoder flush the rows that it holds back.
+        opened.owned.seek(0)
+        ended = _identify(io.BytesIO(opened.owned.read() + b"\xff\xd9"), opened.name)
+        ended.load()
+        return ended
+    image.tile = []  # nothing more to decode: keep the rows that are there
+    image.load()
+    return image
 
 
 def _open_file(path: str | os.PathLike[str], name: str) -> IO[bytes]:
