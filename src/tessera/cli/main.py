@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tessera import __version__
+from tessera.cli import evaluate
 from tessera.errors import TesseraError
 
 app = typer.Typer(
@@ -34,6 +35,9 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+app.add_typer(evaluate.evaluate)
 
 
 def main() -> None:

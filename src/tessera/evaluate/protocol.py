@@ -60,6 +60,11 @@ class Score:
     precision: FloatArray
     kappas: tuple[int, ...]
 
+    @property
+    def num_queries(self) -> int:
+        """How many queries the means are over."""
+        return int(np.count_nonzero(~np.isnan(self.ap)))
+
     def to_json(self) -> dict[str, Any]:
         """The figures as JSON has them: null for NaN, string keys for k."""
         return {
@@ -108,30 +113,38 @@ def precision_at(positions: IntArray, kappas: Sequence[int]) -> FloatArray:
     return np.array([np.count_nonzero(positions < cut) / cut for cut in cuts])
 
 
-def score_rankings(
-    rankings: Sequence[npt.ArrayLike], relevances: Sequence[Relevance], kappas: Sequence[int] = KAPPAS
-) -> Score:
-    """Score one ranking a query (gallery ids, best first; it may be truncated) and average over queries.
+@dataclass(frozen=True)
+class QueryScore:
+    """The figures of one query: its AP, and its precision at each k, K."""
 
-    A positive that a truncated ranking does not have counts as never found. Negative ids are padding.
+    ap: float
+    precision: FloatArray
+
+
+def score_query(
+    ranking: npt.ArrayLike, relevance: Relevance, kappas: Sequence[int] = KAPPAS, *, partial: bool = False
+) -> QueryScore | None:
+    """Score the ranking of one query (gallery ids, best first; it may be truncated); None when it has no positives.
+
+    A positive that a truncated ranking does not have counts as never found. Negative ids are padding. partial: a query
+    that found nothing scores 0 at every k instead of being an error, for searches that return a part of the gallery.
     """
-    kappas = _check_kappas(kappas)
-    if len(rankings) != len(relevances):
-        raise EvaluationError(
-            f"there are rankings of {len(rankings)} queries and a ground truth of {len(relevances)}. "
-            "An array of ranks has one column a query."
-        )
-    ap = np.full(len(relevances), np.nan)
-    precision = np.full((len(relevances), len(kappas)), np.nan)
-    for query, (ranking, relevance) in enumerate(zip(rankings, relevances, strict=True)):
-        if not len(relevance.positives):
-            continue
-        try:
-            positions = positions_without_junk(_check_ranking(ranking), relevance)
-            ap[query] = average_precision(positions, len(relevance.positives))
-            precision[query] = precision_at(positions, kappas)
-        except EvaluationError as error:
-            raise EvaluationError(f"query {query}: {error}") from error
+    if not len(relevance.positives):
+        return None
+    positions = positions_without_junk(_check_ranking(ranking), relevance)
+    ap = average_precision(positions, len(relevance.positives))
+    if partial and not len(positions):
+        return QueryScore(ap, np.zeros(len(kappas)))
+    return QueryScore(ap, precision_at(positions, kappas))
+
+
+def average_scores(scores: Sequence[QueryScore | None], kappas: Sequence[int] = KAPPAS) -> Score:
+    """The figures of a protocol from those of its queries; a query without positives leaves the means."""
+    ap = np.full(len(scores), np.nan)
+    precision = np.full((len(scores), len(kappas)), np.nan)
+    for query, score in enumerate(scores):
+        if score is not None:
+            ap[query], precision[query] = score.ap, score.precision
     scored = ~np.isnan(ap)
     if not scored.any():
         raise EvaluationError("no query has a positive, so that there is nothing to average.")
@@ -139,10 +152,29 @@ def score_rankings(
     return Score(
         map=float(ap[scored].mean()),
         ap=ap,
-        mp={kappa: float(mean) for kappa, mean in zip(kappas, means, strict=True)},
+        mp={int(kappa): float(mean) for kappa, mean in zip(kappas, means, strict=True)},
         precision=precision,
-        kappas=kappas,
+        kappas=tuple(kappas),
     )
+
+
+def score_rankings(
+    rankings: Sequence[npt.ArrayLike], relevances: Sequence[Relevance], kappas: Sequence[int] = KAPPAS
+) -> Score:
+    """Score one ranking a query and average over queries."""
+    kappas = _check_kappas(kappas)
+    if len(rankings) != len(relevances):
+        raise EvaluationError(
+            f"there are rankings of {len(rankings)} queries and a ground truth of {len(relevances)}. "
+            "An array of ranks has one column a query."
+        )
+    scores = []
+    for query, (ranking, relevance) in enumerate(zip(rankings, relevances, strict=True)):
+        try:
+            scores.append(score_query(ranking, relevance, kappas))
+        except EvaluationError as error:
+            raise EvaluationError(f"query {query}: {error}") from error
+    return average_scores(scores, kappas)
 
 
 def relevance_for(truth: Mapping[str, Any], protocol: Protocol) -> Relevance:
