@@ -30,9 +30,18 @@ class Backbone(nn.Module):
     std: tuple[float, ...] = IMAGENET_STD
     classifier_prefixes: ClassVar[tuple[str, ...]] = ()
 
+    def conv4(self, images: Tensor) -> Tensor:
+        """images: B 3 H W. Returns the map at stride 16, for networks that work on it before the last stage (SOLAR)."""
+        raise NotImplementedError
+
+    def conv5(self, conv4: Tensor) -> Tensor:
+        """The last stage: from the map at stride 16 to the one at stride 32."""
+        raise NotImplementedError
+
     def forward_stages(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """images: B 3 H W. Returns the maps at stride 16 and 32."""
-        raise NotImplementedError
+        conv4 = self.conv4(images)
+        return conv4, self.conv5(conv4)
 
     def forward(self, images: Tensor) -> Tensor:
         """images: B 3 H W, normalised. Returns B C H W."""

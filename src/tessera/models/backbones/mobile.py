@@ -78,9 +78,11 @@ class MobileNetV2(Backbone):
         self.channels, self.stride, self.stage_channels = _HEAD_CHANNELS, 32, (96, _HEAD_CHANNELS)
         _initialise(self)
 
-    def forward_stages(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        conv4 = self.features[: self._conv4_end](images)
-        return conv4, cast(Tensor, self.features[self._conv4_end :](conv4))
+    def conv4(self, images: Tensor) -> Tensor:
+        return cast(Tensor, self.features[: self._conv4_end](images))
+
+    def conv5(self, conv4: Tensor) -> Tensor:
+        return cast(Tensor, self.features[self._conv4_end :](conv4))
 
 
 class _SameConv2d(nn.Conv2d):
@@ -156,14 +158,17 @@ class EfficientNetLite(Backbone):
         self.channels, self.stride, self.stage_channels = _HEAD_CHANNELS, 32, (conv4, _HEAD_CHANNELS)
         _initialise(self)
 
-    def forward_stages(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def conv4(self, images: Tensor) -> Tensor:
         x = F.relu6(self._bn0(self._conv_stem(images)))
         for block in self._blocks[: self._conv4_end]:
             x = block(x)
-        conv4 = x
+        return x
+
+    def conv5(self, conv4: Tensor) -> Tensor:
+        x = conv4
         for block in self._blocks[self._conv4_end :]:
             x = block(x)
-        return conv4, F.relu6(self._bn1(self._conv_head(x)))
+        return F.relu6(self._bn1(self._conv_head(x)))
 
 
 def _conv_bn_relu6(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:

@@ -101,24 +101,23 @@ class ResNet(Backbone):
         self.stage_channels = (inputs // 2, inputs) if stage == 5 else (inputs, 0)
         _initialise(self)
 
-    def forward_stages(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def conv4(self, images: Tensor) -> Tensor:
+        x = F.relu(self.bn1(self.conv1(images)))
+        x = F.max_pool2d(x, 3, 2, 1)
+        return cast(Tensor, self.layer3(self.layer2(self.layer1(x))))
+
+    def conv5(self, conv4: Tensor) -> Tensor:
         if self.stage != 5:
             raise ConfigError("this ResNet ends at conv4: it has no conv5 map.")
-        conv4 = self._conv4(images)
-        return conv4, cast(Tensor, self.layer4(conv4))
+        return cast(Tensor, self.layer4(conv4))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.forward_stages(images)[1] if self.stage == 5 else self._conv4(images)
+        return self.conv5(self.conv4(images)) if self.stage == 5 else self.conv4(images)
 
     def load_weights(self, state: dict[str, Tensor], source: str) -> None:  # type: ignore[override]
         if self.stage == 4:
             state = {key: value for key, value in state.items() if not key.startswith("layer4.")}
         super().load_weights(state, source)
-
-    def _conv4(self, images: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(images)))
-        x = F.max_pool2d(x, 3, 2, 1)
-        return cast(Tensor, self.layer3(self.layer2(self.layer1(x))))
 
 
 def _shortcut(inputs: int, outputs: int, stride: int, eps: float) -> nn.Sequential | None:

@@ -28,6 +28,11 @@ class TimmBackbone(Backbone):
         settings = self.model.pretrained_cfg
         self.mean, self.std = tuple(settings["mean"]), tuple(settings["std"])
 
+    def conv4(self, images: Tensor) -> Tensor:
+        raise ConfigError(
+            "a timm backbone gives its maps only together: nothing can be put between its stages (SOLAR)."
+        )
+
     def forward_stages(self, images: Tensor) -> tuple[Tensor, Tensor]:
         maps = cast(list[Tensor], self.model(images))
         return maps[-2], maps[-1]

@@ -22,8 +22,11 @@ class TinyBackbone(Backbone):
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths[1:])
         self.channels, self.stride, self.stage_channels = 32, 32, (24, 32)
 
-    def forward_stages(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        x = conv4 = images
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            conv4, x = x, F.relu(norm(conv(x)))
-        return conv4, x
+    def conv4(self, images: Tensor) -> Tensor:
+        x = images
+        for conv, norm in zip(self.convs[:-1], self.norms[:-1], strict=True):
+            x = F.relu(norm(conv(x)))
+        return x
+
+    def conv5(self, conv4: Tensor) -> Tensor:
+        return F.relu(self.norms[-1](self.convs[-1](conv4)))
