@@ -30,7 +30,7 @@ class SiftExtractor:
         self.count = count
         self.contrast = contrast
         self._cv2 = cv2
-        self._sift = cv2.SIFT_create(nfeatures=count, contrastThreshold=contrast)
+        self._sift = cv2.SIFT.create(nfeatures=count, contrastThreshold=contrast)
 
     @property
     def fingerprint(self) -> str:
