@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tessera.models.pooling import MAC, CroW, GeM, Linear1x1, SPoC, normalise, pool_crow, pool_gem, pool_mac, pool_spoc
-from tessera.models.rmac import RMAC, Rpool, pool_rmac, pool_rmac_masked, region_windows
+from tessera.models.rmac import RMAC, Rpool, pool_regions, pool_regions_masked, region_windows
 
 SIZES = ["wide", "tall", "square", "tiny", "one", "verywide", "r224x320"]
 
@@ -39,7 +39,7 @@ def test_poolings_give_the_golden_numbers(golden: dict[str, np.ndarray], meta: d
             "gem2p5": pool_gem(x, 2.5),
             "gemmp": per_channel(x),
             "l2n_gem3": normalise(GeM(3.0, learnable=False)(x)),
-            "rmac_L1": pool_rmac(x, 1),
+            "rmac_L1": RMAC(1)(x),
             "rmac_L2": RMAC(2)(x),
             "rmac_L3": RMAC()(x),
             "rpool_mac": Rpool(MAC())(x),
@@ -75,7 +75,18 @@ def test_a_tie_of_overlaps_falls_as_in_the_reference() -> None:
 @pytest.mark.parametrize(("height", "width"), [(7, 10), (1, 1), (2, 3), (13, 5), (4, 30), (11, 47), (1, 9), (8, 8)])
 def test_masks_equal_slices(height: int, width: int) -> None:
     x = torch.randn(2, 5, height, width, generator=torch.Generator().manual_seed(height), dtype=torch.float64)
-    assert torch.allclose(pool_rmac(x), pool_rmac_masked(x), atol=1e-12, rtol=0)
+    regions, used = pool_regions_masked(x)
+    assert torch.equal(regions[:, used], pool_regions(x, pool_mac))
+    assert not regions[:, ~used].any()
+
+
+def test_one_exported_graph_serves_all_sizes() -> None:
+    layer = RMAC(whiten=Linear1x1(5, 4)).eval()
+    sides = {2: torch.export.Dim("height", min=1, max=60), 3: torch.export.Dim("width", min=1, max=60)}
+    program = torch.export.export(layer, (torch.rand(2, 5, 7, 10),), dynamic_shapes={"maps": sides})
+    for height, width in [(7, 10), (1, 1), (12, 5), (3, 31), (9, 9)]:
+        x = torch.rand(2, 5, height, width, generator=torch.Generator().manual_seed(width))
+        assert torch.allclose(program.module()(x), layer(x), atol=1e-5)
 
 
 def test_gem_spans_mean_and_maximum_and_learns_its_exponent() -> None:

@@ -48,12 +48,12 @@ def pool_gem(maps: Tensor, p: Tensor | float = 3.0, eps: float = EPS) -> Tensor:
     return powered.pow(1 / p)
 
 
-def normalise(vectors: Tensor, eps: float = EPS) -> Tensor:
-    """Divide by the L2 norm plus eps over the channels (dim 1), as the field's retrieval code does.
+def normalise(vectors: Tensor, eps: float = EPS, dim: int = 1) -> Tensor:
+    """Divide by the L2 norm plus eps over the channels, as the field's retrieval code does.
 
     Adding eps, not flooring by it: a unit vector comes out at 1 / (1 + eps).
     """
-    norms: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=dim, keepdim=True)
     return vectors / (norms + eps)
 
 
@@ -94,7 +94,7 @@ class GeM(nn.Module):
 
 
 class Linear1x1(nn.Conv2d):
-    """A whitening layer that takes B C and gives B D, kept as a 1x1 convolution.
+    """A whitening layer that takes ... C and gives ... D, kept as a 1x1 convolution.
 
     The compared nets store it so (weights D C 1 1), and a file must load unchanged.
     """

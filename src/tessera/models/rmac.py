@@ -1,7 +1,7 @@
 """R-MAC: regional maxima over a pyramid of overlapping square windows (Tolias 2016).
 
-The windows depend on the map's size, so there are two writings of the same sum: slices, which are fast, and masks over
-coordinates, whose graph is the same for every size, for export.
+The windows depend on the map's size, so there are two writings of the same regions: slices, which are fast, and masks
+over coordinates, whose graph is the same for every size, for export.
 """
 
 from __future__ import annotations
@@ -64,14 +64,11 @@ def pool_regions(maps: Tensor, pool: Callable[[Tensor], Tensor], levels: int = 3
     return torch.stack([pool(maps[..., y : y + h, x : x + w]) for y, x, h, w in windows], dim=1)
 
 
-def pool_rmac(maps: Tensor, levels: int = 3, eps: float = EPS) -> Tensor:
-    """The sum of the regional maxima, each of unit length; the sum itself is not normalised. B C H W to B C."""
-    regions = pool_regions(maps, pool_mac, levels)  # B R C
-    return normalise(regions.transpose(1, 2), eps).sum(dim=-1)
+def pool_regions_masked(maps: Tensor, levels: int = 3) -> tuple[Tensor, Tensor]:
+    """The regional maxima with every decision made by tensors, so that one exported graph serves all sizes.
 
-
-def pool_rmac_masked(maps: Tensor, levels: int = 3, eps: float = EPS) -> Tensor:
-    """`pool_rmac` with every decision made by tensors, so that one exported graph serves all sizes. B C H W to B C."""
+    maps: B C H W. Returns B R C, R the most windows there can be, and which of them are used, R; the others are zero.
+    """
     ys = torch.arange(maps.shape[-2], device=maps.device)
     xs = torch.arange(maps.shape[-1], device=maps.device)
     height, width = ys[-1] + 1, xs[-1] + 1  # tensors: a Python number would be frozen into the graph
@@ -79,20 +76,23 @@ def pool_rmac_masked(maps: Tensor, levels: int = 3, eps: float = EPS) -> Tensor:
     extra = _extra_windows_tensor(short, torch.maximum(height, width))
     none = torch.zeros_like(extra)
     extra_rows, extra_columns = torch.where(height > width, extra, none), torch.where(width > height, extra, none)
-    total = normalise(pool_mac(maps), eps)
+    regions, used = [pool_mac(maps)[:, None]], [torch.ones(1, dtype=torch.bool, device=maps.device)]
     for level in range(1, levels + 1):
         side = torch.div(2 * short, level + 1, rounding_mode="floor")
         rows, rows_used = _starts_tensor(height, side, level, extra_rows)
         columns, columns_used = _starts_tensor(width, side, level, extra_columns)
-        for i in range(level + MAX_EXTRA):
-            inside = (ys >= rows[i]) & (ys < rows[i] + side)
-            strip = maps.masked_fill(~inside[:, None], -torch.inf).amax(dim=-2)  # B C W
-            for j in range(level + MAX_EXTRA):
-                inside = (xs >= columns[j]) & (xs < columns[j] + side)
-                used = rows_used[i] & columns_used[j] & (side > 0)
-                region = strip.masked_fill(~inside, -torch.inf).amax(dim=-1)  # B C
-                total = total + normalise(torch.where(used, region, torch.zeros_like(region)), eps)
-    return total
+        strips = _windowed_max(maps.transpose(-1, -2), ys, rows, side)  # B C W N
+        cells = _windowed_max(strips.transpose(-1, -2), xs, columns, side)  # B C N M
+        there = rows_used[:, None] & columns_used & (side > 0)  # N M
+        regions.append(torch.where(there, cells, torch.zeros_like(cells)).flatten(2).transpose(1, 2))
+        used.append(there.flatten())
+    return torch.cat(regions, dim=1), torch.cat(used)
+
+
+def _windowed_max(values: Tensor, positions: Tensor, starts: Tensor, side: Tensor) -> Tensor:
+    """... S and starts N to ... N: the maximum from each start over `side` positions, -inf where that is nothing."""
+    inside = (positions >= starts[:, None]) & (positions < starts[:, None] + side)  # N S
+    return values[..., None, :].masked_fill(~inside, -torch.inf).amax(dim=-1)
 
 
 def _extra_windows_tensor(short: Tensor, long: Tensor) -> Tensor:
@@ -115,17 +115,27 @@ def _starts_tensor(size: Tensor, side: Tensor, level: int, extra: Tensor) -> tup
 
 
 class RMAC(nn.Module):
-    """Regional maxima; takes B C H W, gives B C."""
+    """The sum of the regional maxima, each of unit length; the sum itself is not normalised. B C H W to B C or B D.
 
-    def __init__(self, levels: int = 3, eps: float = EPS) -> None:
+    whiten: a linear layer on each regional vector, which is then normalised again (Tolias 2016, Gordo 2017).
+    """
+
+    def __init__(self, levels: int = 3, eps: float = EPS, whiten: nn.Module | None = None) -> None:
         super().__init__()
         self.levels = levels
         self.eps = eps
+        self.whiten = whiten
 
     def forward(self, maps: Tensor) -> Tensor:
-        if torch.compiler.is_exporting():
-            return pool_rmac_masked(maps, self.levels, self.eps)
-        return pool_rmac(maps, self.levels, self.eps)
+        if not torch.compiler.is_exporting():
+            return self._unit(pool_regions(maps, pool_mac, self.levels)).sum(dim=1)
+        regions, used = pool_regions_masked(maps, self.levels)
+        return (self._unit(regions) * used[:, None]).sum(dim=1)
+
+    def _unit(self, regions: Tensor) -> Tensor:
+        """B R C to B R D, each vector of unit length."""
+        vectors = normalise(regions, self.eps, dim=-1)
+        return vectors if self.whiten is None else normalise(self.whiten(vectors), self.eps, dim=-1)
 
     def extra_repr(self) -> str:
         return f"levels={self.levels}, eps={self.eps:g}"
@@ -143,8 +153,7 @@ class Rpool(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """B C H W to B D (D = C without whitening)."""
-        regions = pool_regions(maps, self.pool, self.levels)  # B R C
-        vectors = normalise(regions.flatten(0, 1), self.eps)
+        vectors = normalise(pool_regions(maps, self.pool, self.levels), self.eps, dim=-1)  # B R C
         if self.whiten is not None:
-            vectors = normalise(self.whiten(vectors), self.eps)
-        return normalise(vectors.view(*regions.shape[:2], -1).sum(dim=1), self.eps)
+            vectors = normalise(self.whiten(vectors), self.eps, dim=-1)
+        return normalise(vectors.sum(dim=1), self.eps)
