@@ -21,8 +21,6 @@ from tessera.models.bundle import Bundle
 __all__ = ["Extraction", "Extractor"]
 
 _EPS = 1e-12
-# Networks end in a map of stride 32; below this side the deepest layers see padding only, and some refuse.
-_LEAST_SIDE = 32
 # More lanes than this would cost more memory (each holds the maps of one image) than they bring.
 _MOST_LANES = 8
 _GPU_BATCH = 16
@@ -116,7 +114,7 @@ class Extractor:
     def outputs(self, image: Pixels, names: Sequence[str]) -> list[Outputs]:
         """The network's outputs for one image, a dictionary a scale (in the order of `scales`), with batch axis."""
         normalised = self.normalise([image])
-        return [self._runtime().run(self._at_scale(normalised, scale), names) for scale in self.scales]
+        return [self._runtime().run(rescale(normalised, scale), names) for scale in self.scales]
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -159,18 +157,9 @@ class Extractor:
         normalised = self.normalise(images)
         total = np.zeros((len(images), self.dim), dtype=np.float32)
         for scale in self.scales:
-            values = runtime.run(self._at_scale(normalised, scale))["descriptor"]
+            values = runtime.run(rescale(normalised, scale))["descriptor"]
             total += unit(np.asarray(values, dtype=np.float32))
         return unit(total / np.float32(len(self.scales)))
-
-    @staticmethod
-    def _at_scale(normalised: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.float32]:
-        scaled = rescale(normalised, scale)
-        short = [max(0, _LEAST_SIDE - side) for side in scaled.shape[-2:]]
-        if any(short):
-            # A sliver such as 384 x 27: repeat its last row or column, which adds no edge.
-            scaled = np.pad(scaled, ((0, 0), (0, 0), (0, short[0]), (0, short[1])), mode="edge")
-        return scaled
 
 
 def unit(vectors: Descriptors) -> Descriptors:

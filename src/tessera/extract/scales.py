@@ -64,6 +64,9 @@ def _taps(
     length: int, out_length: int, scale: float
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
     """For each output position its two inputs and the weight of the second."""
+    if out_length == length:  # torch copies a side whose length stays, whatever the step
+        same = np.arange(length)
+        return same, same, np.zeros(length, dtype=np.float32)
     step = np.float64(np.float32(1 / scale))
     position = (step * (np.arange(out_length) + 0.5) - 0.5).astype(np.float32)
     np.maximum(position, 0, out=position)
