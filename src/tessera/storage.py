@@ -21,8 +21,11 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
     A crash at any moment leaves the old file or the new one, never a part of either.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    except OSError as error:
+        raise storage_error(error, target) from error
     os.close(handle)
     temporary = Path(name)
     try:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tessera import __version__
-from tessera.cli import evaluate
+from tessera.cli import embed, evaluate, train
 from tessera.errors import TesseraError
 
 app = typer.Typer(
@@ -37,6 +37,8 @@ def _root(
     pass
 
 
+app.command("train")(train.train)
+app.command("embed")(embed.embed)
 app.add_typer(evaluate.evaluate)
 
 
