@@ -1,0 +1,196 @@
+"""From a recipe to a run: data, network, loss, plan and feed, checked against each other before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tessera.data.datasets import load_dataset
+from tessera.data.labelled import ImageSet, split_by_class
+from tessera.data.pairs import PairSet
+from tessera.data.transforms import TransformConfig
+from tessera.errors import ConfigError
+from tessera.models.losses import LOSSES, build_loss
+from tessera.models.registry import build_model
+from tessera.train.batchnorm import share_batch_norm
+from tessera.train.checkpoint import BEST, LAST, load_checkpoint
+from tessera.train.distributed import World
+from tessera.train.feed import PhotoFeed, PhotoReader
+from tessera.train.inputs import ImageInputs, InputFeed, MapInputs
+from tessera.train.loop import Run
+from tessera.train.mining import TuplePlan
+from tessera.train.objective import ListObjective, Objective, TupleObjective
+from tessera.train.order import BalancedPlan, Indices, Plan, ShuffledPlan
+from tessera.train.recipe import Recipe
+from tessera.train.validation import Validation, describe_set
+
+BATCH_OF_TASK = {"classify": "labels", "tuples": "tuples", "listwise": "list"}
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """train: what is learned from. pairs: P 2 of indices, where the set says which images belong together.
+
+    held_out: images of the same classes; retrieval: the set that validation searches.
+    """
+
+    train: ImageSet
+    pairs: Indices | None = None
+    held_out: ImageSet | None = None
+    retrieval: ImageSet | None = None
+    notes: tuple[str, ...] = ()
+
+
+def load_data(recipe: Recipe) -> TrainingData:
+    """Read the recipe's data set, hold out a part, and the retrieval set where it has one of its own."""
+    config = recipe.data
+    loaded = load_dataset(config.name, config.root or None, config.options)
+    retrieval: ImageSet | None = None
+    if config.validation:
+        found = load_dataset(config.name, config.root or None, {**config.options, **config.validation})
+        retrieval = found.images if isinstance(found, PairSet) else found
+    if isinstance(loaded, PairSet):
+        pairs = np.column_stack([loaded.queries, loaded.positives])
+        return TrainingData(loaded.images, pairs, None, retrieval, loaded.images.notes)
+    if not config.held_out:
+        return TrainingData(loaded, None, None, retrieval, loaded.notes)
+    train, held_out = split_by_class(loaded, validation=config.held_out, seed=config.split_seed)
+    return TrainingData(train, None, held_out, retrieval or held_out, loaded.notes)
+
+
+def assemble(
+    recipe: Recipe, data: TrainingData, world: World, run_dir: Path, say: Callable[[str], None] = lambda text: None
+) -> Run:
+    """Everything a run needs. The same weights on every process: they come from the recipe's seed."""
+    check_recipe(recipe)
+    for note in data.notes:
+        say(note)
+    torch.manual_seed(recipe.seed)
+    network: Any = build_network(recipe)
+    loss = build_loss(recipe.loss.name, dim=network.dim, num_classes=data.train.num_classes, **recipe.loss.config)
+    objective = build_objective(recipe, network, loss, world)
+    objective.to(device=world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    shared = share_batch_norm(objective, world)
+    assert shared is objective or world.device.type == "cuda"
+    if world.size > 1 and world.device.type == "cpu":
+        say("batch norm is shared between processes by all-reduce: torch's own refuses CPUs.")
+    feed = _build_feed(recipe, data.train, objective, world, run_dir)
+    plan = _build_plan(recipe, data, objective, world)
+    validation = None
+    if data.held_out is not None or data.retrieval is not None:
+        validation = Validation(
+            data.held_out,
+            data.retrieval,
+            recipe.transform,
+            size=recipe.validation.size,
+            max_images=recipe.validation.max_images,
+            workers=recipe.loop.workers,
+            world=world,
+        )
+    return Run(recipe, objective, plan, feed, data.train.labels, world, validation, say)
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Refuse combinations that cannot work, before the data is read."""
+    task, loop = recipe.task.kind, recipe.loop
+    wanted, found = BATCH_OF_TASK.get(task), LOSSES[recipe.loss.name].batch
+    if wanted is not None and wanted != found:
+        fitting = ", ".join(name for name, entry in LOSSES.items() if entry.batch == wanted)
+        raise ConfigError(
+            f"task '{task}' feeds {wanted}, and loss '{recipe.loss.name}' takes {found}. Fitting: {fitting}."
+        )
+    if task == "listwise" and not loop.freeze_batch_norm:
+        raise ConfigError("task 'listwise' runs in chunks: set loop.freeze_batch_norm = true.")
+    if recipe.frozen.enabled and recipe.transform.kind != "crop":
+        raise ConfigError("the frozen mode keeps maps of one size: set transform.kind = 'crop'.")
+    if recipe.transform.kind == "whole" and not loop.freeze_batch_norm:
+        raise ConfigError("pictures of different shapes go one by one: set loop.freeze_batch_norm = true.")
+
+
+def build_network(recipe: Recipe) -> nn.Module:
+    """The recipe's network with the weights it starts from."""
+    weights = recipe.model.weights
+    if weights in ("", "none"):
+        return build_model(recipe.model.name, **recipe.model.config)
+    path = Path(weights)
+    if path.is_dir() or path.suffix == ".pt":
+        network = build_model(recipe.model.name, **recipe.model.config)
+        load_network_state(network, path)
+        return network
+    return build_model(recipe.model.name, weights=weights, **recipe.model.config)
+
+
+def load_network_state(network: nn.Module, path: Path) -> dict[str, Any]:
+    """Load the network of a run (its folder, or one checkpoint of it) strictly; returns the checkpoint."""
+    if path.is_dir():
+        path = path / BEST if (path / BEST).is_file() else path / LAST
+    state = load_checkpoint(path)
+    prefix = "network."
+    network.load_state_dict(
+        {key.removeprefix(prefix): value for key, value in state["objective"].items() if key.startswith(prefix)}
+    )
+    return state
+
+
+def build_objective(recipe: Recipe, network: Any, loss: nn.Module, world: World) -> Objective:
+    """The network and the loss as the task needs them."""
+    task, on_maps = recipe.task, recipe.frozen.enabled
+    if task.kind == "tuples":
+        is_sum = recipe.loss.name == "contrastive" or recipe.loss.config.get("reduction") == "sum"
+        factor = float(recipe.loop.accumulate * world.size) if is_sum else 1.0
+        return TupleObjective(network, loss, size=task.negatives + 2, factor=factor, on_maps=on_maps)
+    if task.kind == "listwise":
+        return ListObjective(network, loss, on_maps=on_maps)
+    return Objective(network, loss, on_maps=on_maps)
+
+
+def _build_feed(recipe: Recipe, images: ImageSet, objective: Objective, world: World, run_dir: Path) -> InputFeed:
+    reader = PhotoReader(
+        images.paths,
+        images.labels,
+        recipe.transform,
+        recipe.seed,
+        decode_size=recipe.data.decode_size or None,
+        cache_gb=recipe.data.cache_gb,
+    )
+    photos = PhotoFeed(reader, recipe.loop.workers, recipe.loop.worker_kind)
+    inputs = ImageInputs(photos, objective.network.backbone, world.device)
+    if not recipe.frozen.enabled:
+        return inputs
+    folder = Path(recipe.frozen.dir) if recipe.frozen.dir else run_dir / "maps"
+    return MapInputs(inputs, objective.network.backbone, folder, recipe.frozen.views)
+
+
+def _build_plan(recipe: Recipe, data: TrainingData, objective: Objective, world: World) -> Plan:
+    task, loop, labels = recipe.task, recipe.loop, data.train.labels
+    if task.kind == "tuples":
+
+        def describe(indices: Indices) -> torch.Tensor:
+            was_training = objective.training
+            objective.eval()
+            plain = TransformConfig(
+                kind=recipe.transform.kind, crop=recipe.transform.crop, margin=recipe.transform.margin
+            )
+            rows = describe_set(objective, data.train.subset(indices), plain, world, loop.workers)
+            objective.train(was_training)
+            return rows
+
+        return TuplePlan(
+            labels,
+            describe,
+            batch_size=loop.batch_size,
+            queries=task.queries,
+            pool=task.pool,
+            negatives=task.negatives,
+            seed=recipe.seed,
+            pairs=data.pairs,
+        )
+    if task.kind == "listwise":
+        return BalancedPlan(labels, loop.batch_size, task.per_class, recipe.seed, loop.steps_per_epoch)
+    return ShuffledPlan(len(labels), loop.batch_size, recipe.seed, loop.steps_per_epoch)

@@ -1,0 +1,144 @@
+"""Batches as the network takes them: normalised tensors of photos, or maps of a frozen backbone from the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from tessera.config import fingerprint
+from tessera.data.transforms import Pixels
+from tessera.errors import StorageError
+from tessera.models.backbones import Backbone
+from tessera.storage import storage_error
+from tessera.train.feed import PhotoFeed
+from tessera.train.order import Indices
+
+Inputs = Tensor | list[Tensor]  # B 3 H W, or 1 3 H W each where shapes differ; maps B C H W in the frozen mode
+
+
+class InputFeed(Protocol):
+    """What the loop reads: inputs and the indices they really are of, in the order asked for."""
+
+    photos: PhotoFeed
+
+    def batches(self, batches: Iterable[Indices], epoch: int | None) -> Iterator[tuple[Inputs, Indices]]: ...
+
+
+class ImageInputs:
+    """Photos as normalised tensors on the device."""
+
+    def __init__(self, photos: PhotoFeed, backbone: Backbone, device: torch.device) -> None:
+        self.photos, self.device = photos, device
+        self._mean = torch.tensor(backbone.mean, device=device).view(1, 3, 1, 1) * 255
+        self._std = torch.tensor(backbone.std, device=device).view(1, 3, 1, 1) * 255
+
+    def batches(self, batches: Iterable[Indices], epoch: int | None) -> Iterator[tuple[Inputs, Indices]]:
+        for photos in self.photos.batches(batches, epoch):
+            yield self.to_inputs(photos.pixels), photos.indices
+
+    def to_inputs(self, pixels: list[Pixels]) -> Inputs:
+        if len({photo.shape for photo in pixels}) == 1:
+            return self._normalise(np.stack(pixels))
+        return [self._normalise(photo[None]) for photo in pixels]
+
+    def _normalise(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
+        """B H W 3 to B 3 H W; the memory stays as it lies (channels last), which convolutions on CPUs like best."""
+        batch = torch.from_numpy(pixels).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
+        return batch.float().sub_(self._mean).div_(self._std)
+
+
+class MapInputs:
+    """Maps of a backbone that does not change, computed once a view and kept on the disk as float16.
+
+    A view is one augmentation of an image; epoch e shows view e modulo `views`. The folder's name holds the
+    fingerprints of the backbone's weights, of the images, of the transform and of the seed: other maps, other folder.
+    """
+
+    def __init__(self, images: ImageInputs, backbone: nn.Module, folder: Path, views: int) -> None:
+        self.photos, self.images, self.backbone, self.views = images.photos, images, backbone, views
+        reader = images.photos.reader
+        self.key = fingerprint(
+            weights_fingerprint(backbone),
+            [str(path.name) for path in reader.paths],
+            reader.transform,
+            reader.seed,
+            reader.decode_size,
+        )
+        self.folder = folder / self.key
+        self._maps: npt.NDArray[np.float16] | None = None
+        self._present: npt.NDArray[np.uint8] | None = None
+        self.computed = 0
+
+    def batches(self, batches: Iterable[Indices], epoch: int | None) -> Iterator[tuple[Inputs, Indices]]:
+        for wanted in batches:
+            yield self._maps_of(wanted, epoch), wanted
+
+    def _maps_of(self, indices: Indices, epoch: int | None) -> Tensor:
+        assert epoch is not None, "validation goes through the pictures"
+        view = epoch % self.views
+        rows = indices * self.views + view
+        self._open()
+        present = self._present[rows] != 0 if self._present is not None else np.zeros(len(rows), dtype=bool)
+        missing = np.unique(indices[~present])
+        if len(missing):
+            self._compute(missing, view)
+        assert self._maps is not None
+        return torch.from_numpy(self._maps[rows]).to(self.images.device).float()
+
+    @torch.no_grad()
+    def _compute(self, indices: Indices, view: int) -> None:
+        self.backbone.eval()
+        for inputs, _ in self.images.batches([indices], view):
+            assert isinstance(inputs, Tensor), "maps are kept for crops of one size only"
+            maps = self.backbone(inputs).to(torch.float16).cpu().numpy()
+            self._open(maps.shape[1:])
+            assert self._maps is not None and self._present is not None
+            rows = indices * self.views + view
+            self._maps[rows] = maps
+            self._present[rows] = 1
+            self.computed += len(rows)
+
+    def _open(self, shape: tuple[int, ...] | None = None) -> None:
+        """Map the files, made on first use; a present flag is set after its map, so a killed run leaves no hole."""
+        if self._maps is not None:
+            return
+        maps_path, present_path = self.folder / "maps.npy", self.folder / "present.npy"
+        total = len(self.photos) * self.views
+        try:
+            if not maps_path.is_file():
+                if shape is None:
+                    return
+                self.folder.mkdir(parents=True, exist_ok=True)
+                _make_array(present_path, (total,), np.uint8)
+                _make_array(maps_path, (total, *shape), np.float16)
+            maps = np.lib.format.open_memmap(maps_path, mode="r+")
+            self._present = np.lib.format.open_memmap(present_path, mode="r+")
+        except OSError as error:
+            raise storage_error(error, maps_path) from error
+        if maps.shape[0] != total:
+            raise StorageError(f"{maps_path} has {maps.shape[0]} maps and {total} are needed: remove {self.folder}.")
+        self._maps = maps
+
+
+def weights_fingerprint(module: nn.Module) -> str:
+    """A short hash of every weight and buffer, names included."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _make_array(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+    """A file of zeros that takes its place in one rename: another process must not see it half made."""
+    temporary = path.with_suffix(".tmp.npy")
+    np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape).flush()  # sparse where the disk allows
+    temporary.replace(path)

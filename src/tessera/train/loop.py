@@ -1,0 +1,283 @@
+"""The loop: epochs, steps, checkpoints and curves, the same for one process and for many.
+
+All randomness is a function of the recipe's seed and the position in the run, or is saved with the checkpoint: a run
+that was killed and resumed ends with the same weights as one that was left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tessera.errors import TrainingError
+from tessera.train.averaging import WeightAverage
+from tessera.train.batchnorm import freeze_batch_norm
+from tessera.train.checkpoint import (
+    BEST,
+    LAST,
+    load_checkpoint,
+    random_state,
+    restore_random_state,
+    save_checkpoint,
+    seed_everything,
+)
+from tessera.train.distributed import World
+from tessera.train.inputs import InputFeed, Inputs
+from tessera.train.objective import ListObjective, Objective
+from tessera.train.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
+from tessera.train.order import Indices, Plan, share_of
+from tessera.train.precision import Precision
+from tessera.train.recipe import Recipe, check_same
+from tessera.train.scalars import ScalarLog
+from tessera.train.twopass import two_pass_step
+from tessera.train.validation import Validation
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Run:
+    """Everything a run is made of; `assembly.assemble` makes one from a recipe. labels: of all training images."""
+
+    recipe: Recipe
+    objective: Objective
+    plan: Plan
+    feed: InputFeed
+    labels: Indices
+    world: World
+    validation: Validation | None = None
+    say: Say = field(default=lambda text: None)
+
+
+class Trainer:
+    """One run in `run_dir`: scalars.csv, tensorboard/, last.pt (the whole state) and best.pt (the best weights)."""
+
+    def __init__(self, run: Run, run_dir: Path) -> None:
+        self.run, self.run_dir, self.world = run, run_dir, run.world
+        recipe = run.recipe
+        self.objective = run.objective
+        self.optimiser = build_optimiser(self.objective, recipe.optimiser)
+        self.module: nn.Module = self.objective
+        if self.world.size > 1:
+            ids = [self.world.device] if self.world.device.type == "cuda" else None
+            self.module = DistributedDataParallel(self.objective, device_ids=ids, forward_sync_buffers=False)
+        self.average = WeightAverage(self.objective, recipe.loop.average)
+        self.precision = Precision(recipe.loop.precision, self.world.device)
+        self.epoch = self.step_in_epoch = self.step = 0
+        self.best = -math.inf
+        self.scores: dict[str, float] = {}
+        self._rate = rate_schedule(recipe.schedule, recipe.optimiser.rate, recipe.loop.epochs, len(run.plan))
+        self._plan_ready = False
+        self._last_norm = math.nan
+        self._last_checkpoint = time.monotonic()
+        seed_everything(recipe.seed, self.world.rank)
+
+    def train(self) -> dict[str, float]:
+        """Run to the end of the recipe from where it stands; returns the last validation's scores and `best`."""
+        loop = self.run.recipe.loop
+        log = ScalarLog(self.run_dir, self.step) if self.world.is_main else None
+        try:
+            while self.epoch < loop.epochs:
+                self._train_epoch(log)
+                self.epoch, self.step_in_epoch, self._plan_ready = self.epoch + 1, 0, False
+                self._validate(log)
+                self._write_unreadable()
+                self.save()
+        finally:
+            self.run.feed.photos.close()
+            if log is not None:
+                log.close()
+        return {**self.scores, "best": self.best}
+
+    def take_one_step(self) -> dict[str, float]:
+        """The first step of the first epoch, for a dry run: nothing is written."""
+        self.run.plan.start_epoch(0)
+        self._to_training()
+        try:
+            batches = self._batches()
+            loss = self._step(next(batches))
+            batches.close()
+        finally:
+            self.run.feed.photos.close()
+        return {"loss": loss}
+
+    def resume(self) -> None:
+        """Go on from the run's last checkpoint."""
+        state = load_checkpoint(self.run_dir / LAST)
+        check_same(state["recipe"], self.run.recipe)
+        self.objective.load_state_dict(state["objective"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.average.restore(state["average"], state["average_updates"])
+        self.precision.restore(state["scaler"])
+        self.epoch, self.step_in_epoch, self.step = state["epoch"], state["step_in_epoch"], state["step"]
+        self.best, self.scores = state["best"], state["scores"]
+        if self.step_in_epoch:
+            self.run.plan.start_epoch_at(self.epoch, state["plan"])
+            self._plan_ready = True
+        for file, reason in state["unreadable"].items():
+            self.run.feed.photos.unreadable.record(file, reason)
+        randoms = state["random"]
+        if len(randoms) == self.world.size:
+            restore_random_state(randoms[self.world.rank])
+        else:
+            self.run.say(
+                f"the run had {len(randoms)} processes and has {self.world.size} now: it goes on in the same order, "
+                "but with other random numbers for dropout."
+            )
+
+    def save(self) -> None:
+        """Write last.pt: every process gives its random state, the first one writes."""
+        randoms = self.world.gather(random_state())
+        unreadable: dict[str, str] = {}
+        for reasons in self.world.gather(dict(self.run.feed.photos.unreadable.reasons)):
+            unreadable.update(reasons)
+        if self.world.is_main:
+            state = {
+                "objective": self.objective.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "average": self.average.values,
+                "average_updates": self.average.updates,
+                "scaler": self.precision.state(),
+                "epoch": self.epoch,
+                "step_in_epoch": self.step_in_epoch,
+                "step": self.step,
+                "plan": self.run.plan.state() if self.step_in_epoch else {},
+                "random": randoms,
+                "best": self.best,
+                "scores": self.scores,
+                "unreadable": unreadable,
+                "processes": self.world.size,
+            }
+            save_checkpoint(self.run_dir / LAST, self.run.recipe, state)
+        self._last_checkpoint = time.monotonic()
+        self.world.wait()
+
+    def _train_epoch(self, log: ScalarLog | None) -> None:
+        plan, loop = self.run.plan, self.run.recipe.loop
+        if not self._plan_ready:
+            plan.start_epoch(self.epoch)
+            self._plan_ready = True
+        self._to_training()
+        started, seen = time.monotonic(), 0
+        for parts in self._batches():
+            loss = self._step(parts)
+            images = sum(len(labels) for _, labels in parts) * self.world.size
+            seen += images
+            if log is not None and (self.step % loop.log_every == 0 or self.step_in_epoch == len(plan)):
+                rate = seen / max(time.monotonic() - started, 1e-9)
+                log.write(self.epoch, self.step, loss=loss, rate=self._rate(self.step - 1), images_per_s=rate)
+                if not math.isnan(self._last_norm):
+                    log.write(self.epoch, self.step, gradient_norm=self._last_norm)
+                self.run.say(
+                    f"epoch {self.epoch + 1}/{loop.epochs}  step {self.step_in_epoch}/{len(plan)}  "
+                    f"loss {loss:.4f}  {rate:.1f} images/s"
+                )
+
+    def _batches(self) -> Generator[list[tuple[Inputs, Tensor]], None, None]:
+        """The micro-batches of this process, step after step, from where the epoch stands."""
+        plan, parts = self.run.plan, self.run.recipe.loop.accumulate
+        wanted = [
+            piece
+            for step in range(self.step_in_epoch, len(plan))
+            for piece in share_of(plan.indices(step), self.world.rank, self.world.size, parts, plan.group)
+        ]
+        source = self.run.feed.batches(wanted, self.epoch)
+        for _ in range(len(wanted) // parts):
+            step = []
+            for _ in range(parts):
+                inputs, indices = next(source)
+                step.append((inputs, torch.from_numpy(self.run.labels[indices]).to(self.world.device)))
+            yield step
+
+    def _step(self, parts: list[tuple[Inputs, Tensor]]) -> float:
+        """One step of the optimiser over the micro-batches; the mean loss of all processes."""
+        set_rate(self.optimiser, self._rate(self.step))
+        self.optimiser.zero_grad(set_to_none=True)
+        if isinstance(self.objective, ListObjective):
+            loss = two_pass_step(self.objective, self._forward_backward, parts, self.run.recipe.task.chunk, self.world)
+        else:
+            values = [
+                self._forward_backward(inputs, labels, None, 1 / len(parts), last=number == len(parts) - 1)
+                for number, (inputs, labels) in enumerate(parts)
+            ]
+            loss = sum(values) / len(values)
+        loss = self._check_with_others(loss)
+        self._last_norm = self.precision.step(self.optimiser, self.objective, self.run.recipe.optimiser.clip_norm)
+        self.average.update()
+        self.step, self.step_in_epoch = self.step + 1, self.step_in_epoch + 1
+        if self._due and self.step_in_epoch < len(self.run.plan):
+            self.save()
+        return loss
+
+    def _forward_backward(
+        self, inputs: Inputs, labels: Tensor, gradient: Tensor | None, weight: float, *, last: bool
+    ) -> float:
+        """Add a micro-batch's gradient; processes exchange gradients at the last one only."""
+        quiet: AbstractContextManager[Any] = contextlib.nullcontext()
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            quiet = self.module.no_sync()
+        with quiet:
+            with self.precision.autocast():
+                loss = self.module(inputs, labels, gradient)["loss"]
+            self.precision.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _check_with_others(self, loss: float) -> float:
+        """The mean loss of all processes; a loss that is no number ends the run, before it spoils the weights."""
+        minutes = self.run.recipe.loop.checkpoint_minutes
+        due = self.world.is_main and time.monotonic() - self._last_checkpoint >= minutes * 60
+        flags = self.world.sum(torch.tensor([loss, float(due)], dtype=torch.float64, device=self.world.device))
+        self._due = bool(flags[1] > 0)
+        mean = float(flags[0]) / self.world.size
+        if not math.isfinite(mean):
+            kept = self.run_dir / LAST
+            raise TrainingError(
+                f"the loss became {mean} in epoch {self.epoch + 1}, step {self.step_in_epoch + 1} (rate "
+                f"{self._rate(self.step):.3g}, gradient norm of the step before {self._last_norm:.3g}). The weights "
+                f"were left as they were{f'; the last checkpoint is {kept}' if kept.is_file() else ''}. Lower "
+                "optimiser.rate, set optimiser.clip_norm (10 is a start), warm up (schedule.warmup_epochs), or use "
+                "loop.precision=fp32."
+            )
+        return mean
+
+    def _validate(self, log: ScalarLog | None) -> None:
+        config = self.run.recipe.validation
+        finished = self.epoch == self.run.recipe.loop.epochs
+        if self.run.validation is None or (self.epoch % config.every_epochs and not finished):
+            return
+        with self.average.applied():
+            self.scores = self.run.validation.run(self.objective)
+            score = self.scores.get("val_loss" if config.metric == "loss" else config.metric, math.nan)
+            score = -score if config.metric == "loss" else score
+            if self.world.is_main and (score > self.best or not (self.run_dir / BEST).is_file()):
+                state = {"objective": self.objective.state_dict(), "epoch": self.epoch, "scores": self.scores}
+                save_checkpoint(self.run_dir / BEST, self.run.recipe, state)
+        self.best = max(self.best, score) if not math.isnan(score) else self.best
+        if log is not None:
+            log.write(self.epoch, self.step, **self.scores)
+        written = "  ".join(f"{name} {value:.4f}" for name, value in self.scores.items())
+        self.run.say(f"epoch {self.epoch}/{self.run.recipe.loop.epochs} done  {written}")
+
+    def _to_training(self) -> None:
+        self.module.train()
+        if self.run.recipe.loop.freeze_batch_norm:
+            freeze_batch_norm(self.objective)
+        if self.objective.on_maps:
+            self.objective.network.backbone.eval()
+        freeze_parts(self.objective, self.run.recipe.optimiser.rates)
+
+    def _write_unreadable(self) -> None:
+        log = self.run.feed.photos.unreadable
+        if len(log):
+            log.write(self.run_dir / f"unreadable{f'-{self.world.rank}' if self.world.size > 1 else ''}.txt")
+            self.run.say(f"{len(log)} training images could not be read and were replaced. {log.describe()}")
