@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tessera import __version__
-from tessera.cli import embed, evaluate, train
+from tessera.cli import embed, evaluate, serve, train
 from tessera.errors import TesseraError
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ def _root(
     pass
 
 
+app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.command("train")(train.train)
 app.command("embed")(embed.embed)
 app.add_typer(evaluate.evaluate)

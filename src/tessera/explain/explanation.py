@@ -106,11 +106,11 @@ def explain_image(extractor: Extractor, image: NDArray[np.uint8]) -> ImageExplan
     height, width = image.shape[:2]
     if extractor.bundle.card.num_tokens:
         scales = extractor.outputs(image, ("attention", "parts"))
-        maps = merge_maps([scale["attention"] for scale in scales], height, width)
-        return ImageExplanation(image, maps, merge_scales([scale["parts"] for scale in scales]), "tokens")
+        maps = merge_maps([scale["attention"][0] for scale in scales], height, width)
+        return ImageExplanation(image, maps, merge_scales([scale["parts"][0] for scale in scales]), "tokens")
     descriptor = extractor.describe(image)[None]
     if "activation" in extractor.output_names:
-        activations = [scale["activation"][None] for scale in extractor.outputs(image, ("activation",))]
+        activations = [scale["activation"] for scale in extractor.outputs(image, ("activation",))]
         return ImageExplanation(image, merge_maps(activations, height, width), descriptor, "activation")
     drops = occlusion_map(extractor, image)[None]
     return ImageExplanation(image, merge_maps([drops], height, width), descriptor, "occlusion")

@@ -76,33 +76,39 @@ class Observe:
             log.info(json.dumps(record), extra=record)
 
 
+class InFlight:
+    """How many requests are being answered; shared with the metrics."""
+
+    count = 0
+
+
 class LimitInFlight:
     """Answer 429 beyond so many requests at once, rather than let all of them become slow.
 
     Health, readiness and the page's own files are let through: they cost nothing and must answer under load.
     """
 
-    def __init__(self, app: ASGIApp, limit: int, prefix: str = "/api/") -> None:
+    def __init__(self, app: ASGIApp, gauge: InFlight, limit: int, prefix: str = "/api/") -> None:
         self.app = app
+        self.gauge = gauge
         self.limit = limit
         self.prefix = prefix
-        self.in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(self.prefix):
             return await self.app(scope, receive, send)
-        if self.in_flight >= self.limit:
+        if self.gauge.count >= self.limit:
             response = problem_response(
                 429,
                 f"The service is answering {self.limit} requests already. Try again in a second.",
                 {"Retry-After": "1"},
             )
             return await response(scope, receive, send)
-        self.in_flight += 1
+        self.gauge.count += 1
         try:
             await self.app(scope, receive, send)
         finally:
-            self.in_flight -= 1
+            self.gauge.count -= 1
 
 
 class _BodyRefusedError(Exception):

@@ -19,7 +19,7 @@ class Result(Image):
     """A picture that was found."""
 
     rank: int = Field(description="From 0, best first.")
-    score: float = Field(description="Cosine similarity of the descriptors, 1 for equal; a re-ranker's own score where one is used.")
+    score: float = Field(description="Cosine similarity, 1 for equal pictures; a re-ranker's own score if one is used.")
 
 
 class Timing(BaseModel):
@@ -76,7 +76,7 @@ class Explanation(BaseModel):
     """Why two pictures are similar: the matrix sums to the score."""
 
     score: float
-    matrix: list[list[float]] = Field(description="Rows: tokens of the query; columns: of the other; last: constant part.")
+    matrix: list[list[float]] = Field(description="Rows: the query's tokens; columns: the other's; last: constant.")
     pairs: list[TokenPair] = Field(description="Strongest first.")
     strongest_token: int
     query: Side
@@ -87,9 +87,9 @@ class Stats(BaseModel):
     gallery: str = Field(description="The gallery's name.")
     images: int
     failed: int
-    model: str
-    codec: str
-    dim: int
+    model: str | None
+    codec: str | None
+    dim: int | None
     generation: int
 
 

@@ -41,9 +41,9 @@ function upload(file, fields) {
 export const ready = () => ask("ready");
 export const stats = () => ask("api/stats");
 export const facets = () => ask("api/facets");
-export const browse = (offset, limit, where, signal) => {
+export const browse = (after, limit, where, signal) => {
   const query = optionsQuery({ where });
-  query.set("offset", offset);
+  query.set("after", after);
   query.set("limit", limit);
   return ask(`api/images?${query}`, { signal });
 };

@@ -144,9 +144,9 @@ async function browse(fresh) {
   if (fresh) hits = [];
   element("summary").textContent = "";
   try {
-    const answer = await api.browse(fresh ? 0 : hits.length, PAGE, state.where);
+    const answer = await api.browse(fresh ? 0 : hits.at(-1).id, PAGE, state.where);
     hits = hits.concat(answer.images);
-    element("more").hidden = hits.length >= answer.total;
+    element("more").hidden = answer.next === null;
     welcome(answer.total);
     fill(fresh);
   } catch (error) {

@@ -1,0 +1,58 @@
+"""`tessera serve`: the HTTP API and the page of one gallery."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = "Example: tessera serve -g photos.tessera, then open http://127.0.0.1:8642"
+
+
+def serve(
+    gallery: Annotated[
+        Path, typer.Option("-g", "--gallery", envvar="TESSERA_GALLERY", help="The gallery's folder.")
+    ] = Path("gallery.tessera"),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; other than loopback, a key is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8642,
+    key: Annotated[str | None, typer.Option(envvar="TESSERA_KEY", help="Key that every request must give.")] = None,
+    writer_key: Annotated[
+        str | None,
+        typer.Option(envvar="TESSERA_WRITER_KEY", help="Key for adding and removing; without it, nobody can."),
+    ] = None,
+    max_mb: Annotated[int, typer.Option(help="Largest picture to accept, in MiB.", min=1)] = 32,
+    max_k: Annotated[int, typer.Option(help="Most results a request may ask for.", min=1)] = 200,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a request is given up.", min=0.1)] = 30.0,
+    max_in_flight: Annotated[int, typer.Option(help="Requests answered at once; more get 429.", min=1)] = 64,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Serve the gallery over HTTP: an API under /api, its schema at /openapi.json, and a page to search with."""
+    import uvicorn
+
+    from tessera.serve.app import create_app
+    from tessera.serve.settings import Settings
+
+    settings = Settings(
+        gallery_path=gallery.absolute(),
+        host=host,
+        port=port,
+        key=key,
+        writer_key=writer_key,
+        max_bytes=max_mb << 20,
+        max_k=max_k,
+        timeout_s=timeout,
+        max_in_flight=max_in_flight,
+        device=device,
+    )
+    app = create_app(settings)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("tessera").addHandler(handler)
+    logging.getLogger("tessera").setLevel(logging.INFO)
+    typer.echo(f"Tessera is at http://{host}:{port} (stop it with Ctrl-C)", err=True)
+    uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=10)

@@ -1,0 +1,273 @@
+"""One gallery behind the service: what the routes call, in threads, without knowing HTTP."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tessera.data.images import Box, Limits, Pixels, Source, load_photo, read_photo
+from tessera.errors import TesseraError, UsageError
+from tessera.explain.explanation import ImageExplanation, PairExplanation, explain_image
+from tessera.serve.problems import ProblemError
+from tessera.serve.settings import Settings
+from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
+from tessera.storage import write_atomically
+
+if TYPE_CHECKING:
+    from tessera.gallery.gallery import Gallery
+    from tessera.gallery.snapshot import Record
+
+log = logging.getLogger("tessera.serve")
+
+POLL_S = 1.0
+FACET_VALUES = 200
+EXPLAINED_KEPT = 32
+Query = bytes | int  # an uploaded picture, or the id of one in the gallery
+
+
+class GalleryService:
+    """Opens the gallery in the background, follows its changes, and answers from several threads at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.limits = Limits(max_pixels=settings.max_pixels, max_bytes=settings.max_bytes)
+        self._gallery: Gallery | None = None
+        self._failure: str | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
+        self._thumbnails = ByteCache()
+        self._explained: OrderedDict[str, ImageExplanation] = OrderedDict()
+        self._explained_lock = threading.Lock()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(timeout=10)
+        if self._gallery is not None:
+            self._gallery.close()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._gallery is not None
+
+    @property
+    def loading_note(self) -> str:
+        return self._failure or "The gallery is being opened. Large ones take a few seconds."
+
+    @property
+    def gallery(self) -> Gallery:
+        if self._gallery is None:
+            raise ProblemError(503, self.loading_note, {"Retry-After": "1"})
+        return self._gallery
+
+    def _follow(self) -> None:
+        """Open the gallery, then look whether another process changed it; searches go on meanwhile."""
+        while not self._stopping.is_set():
+            try:
+                if self._gallery is None:
+                    self._gallery = self._open()
+                    self._failure = None
+                self._gallery.stats()  # catches up with the catalogue as a side effect, in this thread
+            except TesseraError as error:
+                log.warning("%s", error)
+                self._failure = "The gallery cannot be opened. The service's log says why."
+            except Exception:
+                log.exception("the gallery could not be followed")
+            self._stopping.wait(POLL_S)
+
+    def _open(self) -> Gallery:
+        from tessera.gallery.gallery import Gallery
+
+        gallery = Gallery(
+            self.settings.gallery_path, device=self.settings.device, threads=self.settings.threads, reload="background"
+        )
+        gallery.describer.extractor.describe(np.zeros((64, 64, 3), np.uint8))  # a network's first run is its slowest
+        return gallery
+
+    # -- searching ---------------------------------------------------------------------------------------------------
+
+    def search(
+        self,
+        query: Query,
+        *,
+        k: int,
+        box: Box | None = None,
+        where: list[str] | None = None,
+        expand: str | None = None,
+        rerank: str | None = None,
+    ) -> dict[str, Any]:
+        started = time.perf_counter()
+        source: Any = query
+        if isinstance(query, int):
+            record = self.record(query)
+            if box is not None:
+                source = self._pixels(Path(record.path), box)
+        else:
+            source = self._pixels(query, box)
+        decoded = time.perf_counter()
+        result = self.gallery.search(source, k, where=where or None, expand=expand or None, rerank=rerank or None)
+        decoding_ms = round(1e3 * (decoded - started), 3)
+        timing = result.timing_ms
+        records = self.gallery.records(hit.id for hit in result)
+        return {
+            "results": [
+                {"rank": hit.rank, "score": hit.score, **self._image(records[hit.id])}
+                for hit in result
+                if hit.id in records
+            ],
+            "timing_ms": {**timing, "embed": timing["embed"] + decoding_ms, "total": timing["total"] + decoding_ms},
+            "note": " ".join(result.notes),
+        }
+
+    def _pixels(self, source: Source, box: Box | None) -> Pixels:
+        size = self.gallery.describer.extractor.size
+        return load_photo(source, size=size, box=box, limits=self.limits)
+
+    def browse(self, *, after: int, limit: int, where: list[str]) -> dict[str, Any]:
+        records = self.gallery.images(after_id=after, limit=limit, where=where or None)
+        return {
+            "images": [self._image(record) for record in records],
+            "total": self.gallery.count(where or None),
+            "next": records[-1].id if len(records) == limit else None,
+        }
+
+    def facets(self) -> dict[str, list[str]]:
+        return {key: list(values) for key, values in self.gallery.facets(FACET_VALUES).items()}
+
+    def stats(self) -> dict[str, Any]:
+        stats = self.gallery.stats()
+        kept = ("images", "failed", "model", "codec", "dim", "generation")
+        return {"gallery": self.settings.gallery_path.name, **{key: stats[key] for key in kept}}
+
+    # -- pictures ----------------------------------------------------------------------------------------------------
+
+    def record(self, image_id: int) -> Record:
+        found = self.gallery.record(image_id)
+        if found is None or found.state != "ok":
+            raise ProblemError(404, f"There is no picture {image_id} in this gallery.")
+        return found
+
+    def image(self, image_id: int) -> dict[str, Any]:
+        return self._image(self.record(image_id))
+
+    def thumbnail(self, image_id: int) -> tuple[bytes, str]:
+        return self._jpeg(image_id, THUMBNAIL_SIDE)
+
+    def display(self, image_id: int) -> tuple[bytes, str]:
+        return self._jpeg(image_id, DISPLAY_SIDE)
+
+    def _jpeg(self, image_id: int, side: int) -> tuple[bytes, str]:
+        """The picture's bytes and its entity tag."""
+        record = self.record(image_id)
+        tag = f"{record.content_hash or ''}-{side}"[-80:]
+        content = self._thumbnails.get(tag)
+        if content is None:
+            try:
+                content = encode_jpeg(Path(record.path), side, self.limits)
+            except TesseraError as error:
+                log.warning("%s", error)
+                raise ProblemError(
+                    410, "This picture's file has gone or changed since it was indexed. Run `tessera index` again."
+                ) from error
+            self._thumbnails.put(tag, content)
+        return content, tag
+
+    def _image(self, record: Record) -> dict[str, Any]:
+        return {
+            "id": record.id,
+            "name": PurePath(record.path).name.encode("utf-8", "replace").decode(),
+            "width": record.width or 0,
+            "height": record.height or 0,
+            "metadata": record.metadata,
+        }
+
+    # -- why ---------------------------------------------------------------------------------------------------------
+
+    def explain(self, query: Query, box: Box | None, other_id: int) -> dict[str, Any]:
+        other_side, _ = self._explained_side(other_id, None)
+        query_side, crop = self._explained_side(query, box)
+        pair = PairExplanation(query_side, other_side)
+        answer = pair.to_json()
+        for name, side in (("query", query_side), ("other", other_side)):
+            answer[name]["crop"] = crop if name == "query" else None
+            answer[name]["tokens"] = [
+                {"token": index, "box": list(region), "weight": weight, "map": _packed(side.maps[index])}
+                for index, (region, weight) in enumerate(zip(side.boxes, _weights(side), strict=True))
+            ]
+        return answer
+
+    def _explained_side(self, query: Query, box: Box | None) -> tuple[ImageExplanation, list[float] | None]:
+        source: Any = Path(self.record(query).path) if isinstance(query, int) else query
+        extractor = self.gallery.describer.extractor
+        photo = read_photo(source, size=extractor.size, box=box, limits=self.limits)
+        identity = hashlib.sha256(photo.pixels.tobytes()).hexdigest()
+        with self._explained_lock:
+            explained = self._explained.get(identity)
+        if explained is None:
+            explained = explain_image(extractor, photo.pixels)
+            with self._explained_lock:
+                self._explained[identity] = explained
+                while len(self._explained) > EXPLAINED_KEPT:
+                    self._explained.popitem(last=False)
+        return explained, _fractions(box, photo.width, photo.height)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def add(self, name: str, content: bytes, metadata: dict[str, str]) -> dict[str, Any]:
+        """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
+        read_photo(content, size=64, limits=self.limits)  # refuse what is no picture before anything is written
+        folder = self.settings.gallery_path / "uploads" / hashlib.sha256(content).hexdigest()[:16]
+        target = folder / _safe_name(name)
+        write_atomically(target, content)
+        self.gallery.index(target, metadata=metadata or None)
+        record = self.gallery.find(target)
+        if record is None:
+            raise UsageError("The picture could not be indexed.")
+        return self._image(record)
+
+    def remove(self, image_id: int) -> None:
+        record = self.record(image_id)
+        self.gallery.remove(image_id)
+        path = Path(record.path)
+        if path.is_relative_to(self.settings.gallery_path / "uploads"):
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+
+
+def _safe_name(name: str) -> str:
+    """The last part of an uploaded file's name, with nothing in it that a path could be made of."""
+    kept = "".join(letter for letter in PurePath(name.replace("\\", "/")).name if letter.isalnum() or letter in "._- ")
+    return kept.strip(". ")[-100:] or "picture"
+
+
+def _weights(side: ImageExplanation) -> list[float]:
+    parts = side.parts[: max(1, side.num_tokens)]
+    return [float(value) for value in np.linalg.norm(parts, axis=1)]
+
+
+def _packed(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """A map as bytes in base64: a tenth of what numbers in JSON would take."""
+    scaled = np.clip(values / max(float(np.quantile(values, 0.995)), 1e-9), 0, 1)
+    data = np.ascontiguousarray(scaled * 255, dtype=np.uint8)
+    return {"width": data.shape[1], "height": data.shape[0], "data": base64.b64encode(data.tobytes()).decode()}
+
+
+def _fractions(box: Box | None, width: int, height: int) -> list[float] | None:
+    if box is None:
+        return None
+    x0, y0, x1, y1 = box
+    return [max(0.0, x0 / width), max(0.0, y0 / height), min(1.0, x1 / width), min(1.0, y1 / height)]
