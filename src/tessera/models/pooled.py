@@ -1,0 +1,76 @@
+"""Networks that pool a map and whiten the result: SPoC, MAC, CroW, R-MAC, GeM and GeM-AP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from tessera.errors import ConfigError
+from tessera.models.backbones import build_backbone
+from tessera.models.network import GlobalNetwork, Head
+from tessera.models.pooling import MAC, CroW, GeM, Linear1x1, SPoC, normalise
+from tessera.models.rmac import RMAC
+
+Pooling = Literal["spoc", "mac", "crow", "gem", "rmac"]
+
+
+@dataclass(frozen=True)
+class PooledConfig:
+    """dim: D of the whitening layer; null leaves the layer out, D is then the backbone's C.
+
+    normalise: whether the pooled vector is made a unit vector before the layer, which is then a whitening of unit
+    vectors; GeM-AP and the re-implemented R-MAC feed it as it is. regional: R-MAC whitens each region, as its paper
+    does. exponents: of GeM, one for all channels or one each. convolution: keep the layer as a 1x1 convolution, as the
+    re-implemented files do.
+    """
+
+    backbone: str = "resnet50"
+    pooling: Pooling = "gem"
+    dim: int | None = 2048
+    normalise: bool = True
+    regional: bool = False
+    p: float = 3.0
+    learnable_p: bool = True
+    exponents: Literal["shared", "channels"] = "shared"
+    levels: int = 3
+    convolution: bool = False
+
+
+class PooledHead(Head):
+    """Pool, normalise, whiten. Keys: `pool.p` and `whiten.*`, as the field's own files have them."""
+
+    def __init__(self, inputs: int, config: PooledConfig) -> None:
+        super().__init__()
+        if config.regional and (config.pooling != "rmac" or config.dim is None):
+            raise ConfigError("regional whitening belongs to pooling 'rmac' and needs a dim.")
+        self.dim = inputs if config.dim is None else config.dim
+        self.normalise = config.normalise and config.dim is not None and not config.regional
+        layer = None if config.dim is None else build_whitening(inputs, config.dim, convolution=config.convolution)
+        self.pool = _build_pooling(inputs, config, layer if config.regional else None)
+        self.whiten = None if config.regional else layer
+
+    def describe(self, features: Tensor) -> Tensor:
+        pooled = cast(Tensor, self.pool(features))
+        if self.normalise:
+            pooled = normalise(pooled)
+        return pooled if self.whiten is None else cast(Tensor, self.whiten(pooled))
+
+
+def build_whitening(inputs: int, dim: int, *, convolution: bool = False) -> nn.Linear | Linear1x1:
+    return Linear1x1(inputs, dim) if convolution else nn.Linear(inputs, dim)
+
+
+def _build_pooling(inputs: int, config: PooledConfig, regional: nn.Module | None) -> nn.Module:
+    if config.pooling == "gem":
+        exponents = inputs if config.exponents == "channels" else 1
+        return GeM(config.p, exponents=exponents, learnable=config.learnable_p)
+    if config.pooling == "rmac":
+        return RMAC(config.levels, whiten=regional)
+    return {"spoc": SPoC, "mac": MAC, "crow": CroW}[config.pooling]()
+
+
+def build_pooled(config: PooledConfig) -> GlobalNetwork:
+    backbone = build_backbone(config.backbone)
+    return GlobalNetwork(backbone, PooledHead(backbone.channels, config))
