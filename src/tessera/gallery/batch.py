@@ -19,10 +19,20 @@ class Batch(Snapshot):
         super().__init__(connection)
         self._next_generation = self.generation + 1
         self.changed = False
+        self._released: set[int] = set()
+        self._arrived = 0  # less those that left
 
     def finish(self) -> None:
+        # Last of all: what one image gave up, another of the same batch may have taken.
+        for content_id in self._released:
+            self._connection.execute(
+                "DELETE FROM contents WHERE id = ? AND NOT EXISTS (SELECT 1 FROM images WHERE content_id = ?)",
+                (content_id, content_id),
+            )
         if self.changed:
             self.set("generation", self._next_generation)
+        if self._arrived:
+            self.set("searchable", self.searchable + self._arrived)
 
     def set(self, key: str, value: Any) -> None:
         self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
@@ -68,6 +78,7 @@ class Batch(Snapshot):
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             (path, size, mtime_ns, state, error, content_id, metadata),
         )
+        self._arrived += content_id is not None
 
     def set_metadata(self, image_id: int, metadata: str) -> None:
         self.changed = True
@@ -84,10 +95,8 @@ class Batch(Snapshot):
             self._connection.execute("DELETE FROM images WHERE id = ?", (image_id,))
             if row[0] is not None:
                 self._connection.execute("INSERT INTO removals VALUES (?, ?)", (image_id, self._next_generation))
-                self._connection.execute(
-                    "DELETE FROM contents WHERE id = ? AND NOT EXISTS (SELECT 1 FROM images WHERE content_id = ?)",
-                    (row[0], row[0]),
-                )
+                self._released.add(row[0])
+                self._arrived -= 1
         self.changed = self.changed or removed > 0
         return removed
 
@@ -125,7 +134,9 @@ class Batch(Snapshot):
         self._connection.execute("DELETE FROM removals")
         self.set("removals_since", self._next_generation)
         self.set("fingerprint", fingerprint)
-        return self.count("ok")
+        searchable = self.count_searchable()
+        self.set("searchable", searchable)
+        return searchable
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> str:

@@ -31,6 +31,13 @@ class Catalog:
         self._writer: sqlite3.Connection | None = None
         self._checked = False
 
+    def needs_preparing(self) -> bool:
+        """Whether the catalogue is yet to be made or of an older version."""
+        if not self.path.is_file():
+            return True
+        with translated_errors(self.path), contextlib.closing(connect(self.path, read_only=True)) as connection:
+            return check_identity(connection, self.path) < len(MIGRATIONS)
+
     def prepare(self) -> None:
         """Make the catalogue or bring it up to date; the caller holds the writer's lock."""
         with translated_errors(self.path):

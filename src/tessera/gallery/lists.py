@@ -1,6 +1,6 @@
 """Lists of pictures: a CSV whose other columns become metadata, or a text file with a path a line."""
 
-# ruff: noqa: PTH - names that are no UTF-8, as bytes and with surrogates
+# ruff: noqa: PTH110, PTH118, PTH120, PTH123 - names that are no UTF-8, as bytes and with surrogates
 from __future__ import annotations
 
 import csv

@@ -45,7 +45,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
             CHECK ((state = 'ok') = (content_id IS NOT NULL)))""",
         "CREATE INDEX images_by_content ON images (content_id)",
         "CREATE TABLE removals (id INTEGER PRIMARY KEY, generation INTEGER NOT NULL)",
-        "INSERT INTO settings VALUES ('generation', 0), ('removals_since', 0)",
+        "INSERT INTO settings VALUES ('generation', 0), ('removals_since', 0), ('searchable', 0)",
     ),
     ("CREATE INDEX images_failed ON images (id) WHERE state = 'failed'",),
 ]

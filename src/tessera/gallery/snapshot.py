@@ -64,9 +64,16 @@ class Snapshot:
         row = self._connection.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
         return default if row is None else row[0]
 
-    def count(self, state: str) -> int:
-        if state == "ok":
-            return self._number("SELECT count(content_id) FROM images")
+    @property
+    def searchable(self) -> int:
+        """How many images have a descriptor; kept by the writer, since counting ten million rows takes a second."""
+        return int(self.setting("searchable", 0))
+
+    def count_searchable(self) -> int:
+        """The same, counted."""
+        return self._number("SELECT count(content_id) FROM images")
+
+    def count_failed(self) -> int:
         return self._number("SELECT count(*) FROM images WHERE state = 'failed'")
 
     def count_contents(self) -> int:
@@ -142,6 +149,20 @@ class Snapshot:
         while rows := cursor.fetchmany(_STREAM_ROWS):
             ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
             yield ids, decode_descriptors([row[1] for row in rows])
+
+    def stream_blobs(self) -> Iterator[list[tuple[int, bytes]]]:
+        """Ids and descriptors as they are stored, whatever their length, in pieces: for `check`."""
+        cursor = self._connection.execute(
+            "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id"
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            yield rows
+
+    def images_without_content(self) -> list[int]:
+        rows = self._connection.execute(
+            "SELECT id FROM images WHERE content_id IS NOT NULL AND content_id NOT IN (SELECT id FROM contents)"
+        )
+        return [row[0] for row in rows]
 
     def descriptors(self, ids: Sequence[int]) -> dict[int, Descriptors]:
         """The descriptor (D) of each of these ids that is there."""

@@ -4,7 +4,7 @@ Everything is bytes here: names that are no UTF-8 exist. A real folder is walked
 and each folder once, however many links lead to it: a loop ends, and a file keeps its plainest name.
 """
 
-# ruff: noqa: PTH - pathlib takes no bytes
+# ruff: noqa: PTH112, PTH116, PTH122, PTH207 - pathlib takes no bytes
 from __future__ import annotations
 
 import errno
@@ -33,6 +33,7 @@ class FoundFile:
     mtime_ns: int = -1
     error: str | None = None
     metadata: str | None = None
+    gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,15 @@ def look_at(path: bytes, metadata: str | None = None) -> FoundFile:
     try:
         status = os.stat(path)
     except OSError as error:
-        return FoundFile(path, error=explain(error), metadata=metadata)
+        return FoundFile(path, error=explain(error), metadata=metadata, gone=is_gone(error))
     if not stat.S_ISREG(status.st_mode):
         return FoundFile(path, error="it is not a file", metadata=metadata)
     return FoundFile(path, status.st_size, status.st_mtime_ns, metadata=metadata)
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether the file is not there any more, rather than out of reach."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR)
 
 
 def explain(error: OSError) -> str:

@@ -1,0 +1,79 @@
+"""What searches a gallery: a cache of the catalogue that can be thrown away and made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import UsageError, unknown_name
+from tessera.gallery.catalog import Catalog
+from tessera.gallery.snapshot import Ids
+
+Scores = npt.NDArray[np.float32]
+
+ENGINES = ("faiss", "milvus")
+
+
+class Engine(Protocol):
+    """One way to search. All methods may be called from several threads."""
+
+    @property
+    def size(self) -> int:
+        """How many images a search can find now."""
+
+    @property
+    def worth_saving(self) -> bool:
+        """Whether so much was made in memory that a reader should write it down, if nobody else is writing."""
+
+    def refresh(self, catalog: Catalog, *, writing: bool = False, wait: bool = True) -> None:
+        """Catch up with the catalogue. writing: the caller holds the writer's lock, so files may be replaced.
+
+        wait False: if another thread is at it already, go on with what there is.
+        """
+
+    def search(
+        self, queries: npt.NDArray[np.float32], k: int, *, allowed: Ids | None
+    ) -> tuple[Scores, npt.NDArray[np.int64]]:
+        """Scores Q K and ids Q K, best first, ended by -inf and -1; equal scores by id."""
+
+    def rebuild(self, catalog: Catalog) -> None:
+        """Make the cache anew from the catalogue; the caller holds the writer's lock."""
+
+    def problems(self, catalog: Catalog) -> list[str]:
+        """What is wrong with the cache, each a sentence; empty when it is sound."""
+
+    def advice(self) -> list[str]:
+        """What would make searching better, though nothing is wrong."""
+
+    def describe(self) -> dict[str, Any]:
+        """For `stats`: what it is and how much it takes."""
+
+    def close(self) -> None: ...
+
+
+def parse_engine(name: str) -> tuple[str, str]:
+    """`faiss`, or `milvus:URI` with the URI of a server or the path of a file ending in .db."""
+    kind, _, target = name.partition(":")
+    if kind not in ENGINES:
+        raise UsageError(unknown_name("engine", kind, ("faiss", "milvus:URI")))
+    if kind == "faiss" and target:
+        raise UsageError(f"the engine 'faiss' takes no address, but '{target}' was given.")
+    if kind == "milvus" and not target:
+        raise UsageError(
+            "the engine 'milvus' needs an address: milvus:http://HOST:19530, or milvus:FILE.db for one machine."
+        )
+    return kind, target
+
+
+def open_engine(name: str, gallery_dir: Path, *, codec: str, gallery_id: str) -> Engine:
+    kind, target = parse_engine(name)
+    if kind == "milvus":
+        from tessera.gallery.milvus_engine import MilvusEngine
+
+        return MilvusEngine(target, gallery_dir, collection=f"tessera_{gallery_id}")
+    from tessera.gallery.faiss_engine import FaissEngine
+
+    return FaissEngine(gallery_dir / "index", codec=codec)

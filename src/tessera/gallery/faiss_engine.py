@@ -1,0 +1,263 @@
+"""The embedded engine: the index of `tessera.index`, kept in step with the catalogue.
+
+Beside the index lies `state.json`: the generation and the last id that it holds. It is written after the index; a
+crash between the two leaves an index that is ahead of its state, and adding or removing again what it has already is
+harmless.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import GalleryError, IndexingError
+from tessera.gallery.catalog import Catalog
+from tessera.gallery.snapshot import Ids, Snapshot
+from tessera.index.build import build_index, choose_codec, load_index
+from tessera.index.files import verify
+from tessera.index.search_index import DRIFT_RATIO, SearchIndex
+from tessera.storage import storage_error, write_atomically
+
+STATE_NAME = "state.json"
+SAVE_AFTER = 256  # a reader that opens the index makes up so many changes itself in no time
+
+
+@dataclass(frozen=True)
+class State:
+    """Which moment of the catalogue an index shows."""
+
+    generation: int
+    last_id: int
+    fingerprint: str
+    codec: str  # as asked for: `auto` stays `auto`
+
+
+@dataclass(frozen=True)
+class _View:
+    """What searches use; replaced as a whole."""
+
+    index: SearchIndex
+    state: State
+    unsaved: int  # changes since the files were written
+
+
+class FaissEngine:
+    def __init__(self, index_dir: Path, *, codec: str) -> None:
+        self.index_dir = index_dir
+        self.codec = codec
+        self._view: _View | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def size(self) -> int:
+        return 0 if self._view is None else self._view.index.size
+
+    @property
+    def worth_saving(self) -> bool:
+        return self._view is not None and self._view.unsaved >= SAVE_AFTER
+
+    def search(
+        self, queries: npt.NDArray[np.float32], k: int, *, allowed: Ids | None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        view = self._view
+        if view is None:
+            raise GalleryError("The gallery holds no image that can be searched. Run `tessera index PHOTOS` first.")
+        return view.index.search(queries, k, allowed=allowed)
+
+    def refresh(self, catalog: Catalog, *, writing: bool = False, wait: bool = True) -> None:
+        if not self._lock.acquire(blocking=wait or self._view is None):
+            return
+        try:
+            with catalog.read() as snapshot:
+                current = _current_state(snapshot, self.codec)
+                if self._view is None or self._view.state != current:
+                    self._view = self._caught_up(snapshot, current, writing=writing)
+            if writing:
+                self._save_if_due(catalog)
+        finally:
+            self._lock.release()
+
+    def rebuild(self, catalog: Catalog) -> None:
+        with self._lock:
+            with catalog.read() as snapshot:
+                current = _current_state(snapshot, self.codec)
+                self._view = self._built(snapshot, current, save=True)
+            self._trim(catalog)
+
+    def problems(self, catalog: Catalog) -> list[str]:
+        with catalog.read() as snapshot:
+            current = _current_state(snapshot, self.codec)
+            if snapshot.searchable == 0:
+                return []
+            state = self._stored_state()
+            if state is None:
+                return [f"The index in {self.index_dir} is missing or was not finished."]
+            if not _reaches(state, current, snapshot):
+                return [f"The index in {self.index_dir} is stale: it shows generation {state.generation}."]
+            try:
+                found = [f"{problem}." for problem in verify(self.index_dir)]
+                if found:
+                    return found
+                index = load_index(self.index_dir)
+            except IndexingError as error:
+                return [str(error)]
+            _replay(index, snapshot, state)
+            expected = np.concatenate([np.empty(0, np.int64), *snapshot.stream_ids()])
+            if not np.array_equal(index.ids(), expected):
+                return [f"The index in {self.index_dir} holds other images than the catalogue."]
+            return []
+
+    def advice(self) -> list[str]:
+        """What would make searching better, though nothing is wrong."""
+        view = self._view
+        if view is None or (drift := view.index.drift()) <= DRIFT_RATIO:
+            return []
+        return [
+            f"The codec fits what was added since it was made less well (error {drift:.2f} times that of then): "
+            "`tessera check --repair` or `tessera index --rebuild` makes the index anew."
+        ]
+
+    def describe(self) -> dict[str, Any]:
+        view = self._view
+        files = [path for path in self.index_dir.glob("*") if path.is_file()]
+        described: dict[str, Any] = {"engine": "faiss", "bytes": sum(path.stat().st_size for path in files)}
+        if view is not None:
+            described |= view.index.describe() | {"memory_bytes": view.index.memory_bytes, "drift": view.index.drift()}
+        return described
+
+    def close(self) -> None:
+        self._view = None
+
+    def _caught_up(self, snapshot: Snapshot, current: State, *, writing: bool) -> _View | None:
+        if snapshot.searchable == 0:
+            return None
+        view = self._view
+        if view is None or not _reaches(view.state, current, snapshot):
+            view = self._loaded(snapshot, current)
+        if view is None or (writing and self._outgrown(view, snapshot)):
+            return self._built(snapshot, current, save=writing)
+        changes = _replay(view.index, snapshot, view.state)
+        if view.index.needs_maintenance:
+            view.index.maintain()
+        if view.index.size != snapshot.searchable:
+            return self._built(snapshot, current, save=writing)  # whatever the reason, the catalogue is right
+        return _View(view.index, current, view.unsaved + changes)
+
+    def _loaded(self, snapshot: Snapshot, current: State) -> _View | None:
+        """The index on disk, if it is whole and can be brought up to the catalogue."""
+        state = self._stored_state()
+        if state is None or not _reaches(state, current, snapshot):
+            return None
+        try:
+            return _View(load_index(self.index_dir), state, 0)
+        except IndexingError:
+            return None
+
+    def _outgrown(self, view: _View, snapshot: Snapshot) -> bool:
+        """Whether so much has come that the codec should be chosen and fitted anew."""
+        arriving = snapshot.count_after(view.state.last_id)
+        size = view.index.size + arriving
+        chosen = choose_codec(size) if self.codec == "auto" else self.codec
+        return arriving > view.index.size or (chosen != view.index.codec and choose_codec(size * 9 // 10) == chosen)
+
+    def _built(self, snapshot: Snapshot, current: State, *, save: bool) -> _View | None:
+        count = snapshot.searchable
+        if count == 0:
+            return None
+        with _scratch_folder(self.index_dir if save else None) as scratch:
+            ids, descriptors = _spool(snapshot, count, scratch / "descriptors.f16")
+            index = build_index(self.codec, ids, descriptors)
+            if not save:
+                return _View(index, current, max(count, SAVE_AFTER))
+            self._write(index, current)
+            # Opened again, so that searches read the file that was saved and not the one that is about to go.
+            return _View(load_index(self.index_dir), current, 0)
+
+    def _save_if_due(self, catalog: Catalog) -> None:
+        view = self._view
+        if view is not None and view.unsaved >= SAVE_AFTER:
+            self._write(view.index, view.state)
+            self._view = _View(view.index, view.state, 0)
+            self._trim(catalog)
+
+    def _trim(self, catalog: Catalog) -> None:
+        if self._view is not None:
+            with catalog.write() as batch:
+                batch.trim_removals(self._view.state.generation)
+
+    def _write(self, index: SearchIndex, state: State) -> None:
+        index.save(self.index_dir)
+        write_atomically(self.index_dir / STATE_NAME, json.dumps(asdict(state)).encode())
+
+    def _stored_state(self) -> State | None:
+        try:
+            return State(**json.loads((self.index_dir / STATE_NAME).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def _current_state(snapshot: Snapshot, codec: str) -> State:
+    fingerprint = str(snapshot.setting("fingerprint", ""))
+    return State(snapshot.generation, snapshot.last_id(), fingerprint, codec)
+
+
+def _reaches(state: State, current: State, snapshot: Snapshot) -> bool:
+    """Whether the changes since `state` are all still known, so that it can be brought up to `current`."""
+    return (
+        state.fingerprint == current.fingerprint
+        and state.codec == current.codec
+        and int(snapshot.setting("removals_since", 0)) <= state.generation <= current.generation
+        and state.last_id <= current.last_id
+    )
+
+
+def _replay(index: SearchIndex, snapshot: Snapshot, state: State) -> int:
+    """Make the changes since `state` in the index; how many there were."""
+    removed = snapshot.removed_ids(state.generation)
+    changes = index.remove(removed) if len(removed) else 0
+    for ids, descriptors in snapshot.stream_descriptors(state.last_id):
+        index.add(ids, descriptors)
+        changes += len(ids)
+    return changes
+
+
+def _spool(snapshot: Snapshot, count: int, path: Path) -> tuple[Ids, npt.NDArray[np.float16]]:
+    """Copy every descriptor from the catalogue into a file, mapped: N D, in the order of ids."""
+    ids = np.empty(count, np.int64)
+    written, dim = 0, 0
+    try:
+        with path.open("wb") as file:
+            for part_ids, descriptors in snapshot.stream_descriptors():
+                ids[written : written + len(part_ids)] = part_ids
+                file.write(np.ascontiguousarray(descriptors).data)
+                written, dim = written + len(part_ids), descriptors.shape[1]
+    except OSError as error:
+        raise storage_error(error, path) from error
+    return ids[:written], np.memmap(path, np.float16, "r", shape=(written, dim))
+
+
+@contextlib.contextmanager
+def _scratch_folder(index_dir: Path | None) -> Iterator[Path]:
+    """A folder for the length of a build: beside the index, where there is room for it, or for a reader anywhere."""
+    try:
+        if index_dir is not None:
+            index_dir.mkdir(parents=True, exist_ok=True)
+            for left in index_dir.glob(".build-*"):  # of a build that was killed
+                shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=".build-", dir=index_dir))
+    except OSError as error:
+        raise storage_error(error, index_dir or Path(tempfile.gettempdir())) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,297 @@
+"""The gallery: an indexed collection of images, made on first use, searched by picture."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.data.boxes import Box
+from tessera.errors import GalleryError, UsageError
+from tessera.gallery.batch import encode_metadata
+from tessera.gallery.catalog import CATALOG_NAME
+from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
+from tessera.gallery.describer import Describer
+from tessera.gallery.filters import Where, parse_where
+from tessera.gallery.indexing import IndexRun, ProgressCallback
+from tessera.gallery.paths import printable, to_blob
+from tessera.gallery.plan import Plan
+from tessera.gallery.query import Query, describe_query, stored_path, unit_descriptor
+from tessera.gallery.rebuilding import settle_model
+from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
+from tessera.gallery.searching import Searcher, check_k
+from tessera.gallery.snapshot import Record, Snapshot
+from tessera.gallery.sources import look_at, resolve_source
+from tessera.gallery.store import Store, absolute_engine
+
+__all__ = ["CheckReport", "Gallery", "Hit", "IndexProgress", "IndexReport", "Problem", "Record", "SearchResult"]
+
+PathOrId = str | os.PathLike[str] | int
+
+
+class Gallery:
+    """A collection of images that can be searched, in the folder `path`.
+
+    model: a packaged model's name or a bundle's folder; codec, engine: how it is searched. Each is the gallery's own
+    where it is not given, and for a new gallery the default. create False: an error where there is no gallery.
+    reload: what a search does when another process has changed the gallery: catch up first, or answer from what it
+    has while a thread catches up (for a service that must not pause).
+
+    One gallery may be used from several threads at once: searches run side by side, writes one after the other.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        model: str | os.PathLike[str] | None = None,
+        codec: str | None = None,
+        engine: str | None = None,
+        *,
+        device: str = "auto",
+        runtime: str = "onnx",
+        threads: int | None = None,
+        create: bool = True,
+        reload: Literal["inline", "background"] = "inline",
+    ) -> None:
+        self.path = Path(path)
+        self._store = Store(
+            self.path,
+            model=model,
+            codec=codec,
+            engine=engine,
+            device=device,
+            runtime=runtime,
+            threads=threads,
+            create=create,
+            reload=reload,
+        )
+        self._catalog = self._store.catalog
+        self._searcher = Searcher(self._store)
+
+    def index(
+        self,
+        *sources: str | os.PathLike[str],
+        prune: bool = False,
+        rebuild: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> IndexReport:
+        """Add folders, globs, CSV or text lists and single pictures; resumes, and skips what it has.
+
+        prune: take out images under the sources whose files are gone. rebuild: make the index anew and, when the model
+        is another, every descriptor. metadata: given to each picture that a CSV says nothing of.
+        """
+        if not sources and not rebuild:
+            raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
+        started = time.perf_counter()
+        found = [resolve_source(source) for source in sources]
+        given = None if metadata is None else encode_metadata(metadata)
+        with self._store.write():
+            run = IndexRun(self._catalog, self.describer, progress=progress)
+            differing = Plan()
+            try:
+                switched = settle_model(self._store, run, differing, rebuild=rebuild)
+                extra = (look_at(file.path, file.metadata) for file in differing)
+                report = run.run(found, metadata=given, prune=prune, extra=extra, retry=rebuild)
+            finally:
+                differing.close()
+            self._store.settle_codec()
+            if rebuild and not switched:
+                self._store.engine.rebuild(self._catalog)
+            self._store.engine.refresh(self._catalog, writing=True)
+        report.images = len(self)
+        report.seconds = time.perf_counter() - started
+        return report
+
+    def search(
+        self,
+        query: Query,
+        k: int = 10,
+        *,
+        box: Box | None = None,
+        where: Where | None = None,
+        expand: str | None = None,
+        rerank: str | None = None,
+    ) -> SearchResult:
+        """The k images most like a picture (path, bytes, PIL image, array), a descriptor or an image's id.
+
+        box: x0, y0, x1, y1 in pixels of the picture as it is shown. where: conditions on metadata, such as
+        "year>=1990" or {"label": "tower"}; all must hold. expand: aqe or diffusion. rerank: global, sp, dsm or
+        lightglue. An id finds itself first.
+        """
+        started = time.perf_counter()
+        conditions = parse_where(where)
+        check_k(k)
+        self._searcher.refuse_empty()
+        descriptor = self.describe(query, box=box)
+        embedded = time.perf_counter()
+        scores, ids = self._searcher.search(descriptor[None], k, conditions)
+        hits = self._searcher.hits(scores[0], ids[0])
+        finished = time.perf_counter()
+        timing = {
+            "embed": round(1e3 * (embedded - started), 3),
+            "search": round(1e3 * (finished - embedded), 3),
+            "total": round(1e3 * (finished - started), 3),
+        }
+        return SearchResult(hits, timing)
+
+    def search_descriptors(
+        self, descriptors: npt.ArrayLike, k: int = 10, *, where: Where | None = None
+    ) -> list[list[Hit]]:
+        """Search for many descriptors, Q D, at once: all cores and one pass, for a service or a script."""
+        queries = np.stack([unit_descriptor(row) for row in np.atleast_2d(np.asarray(descriptors))])
+        self._searcher.refuse_empty()
+        scores, ids = self._searcher.search(queries, k, parse_where(where))
+        return [self._searcher.hits(row_scores, row_ids) for row_scores, row_ids in zip(scores, ids, strict=True)]
+
+    def describe(self, query: Query, *, box: Box | None = None) -> npt.NDArray[np.float32]:
+        """The descriptor, D, that `search` would use."""
+        return describe_query(query, box, self._catalog, self._store.open_extractor)
+
+    def remove(self, paths: PathOrId | Iterable[PathOrId]) -> int:
+        """Take images out, by path, by folder or by id; files are not touched. Returns how many images went.
+
+        All or nothing: one that is not in the gallery is an error, and nothing is removed.
+        """
+        given = [paths] if isinstance(paths, str | os.PathLike | int) else list(paths)
+        with self._store.write():
+            with self._catalog.write() as batch:
+                ids: set[int] = set()
+                for item in given:
+                    found = _ids_of(batch, item)
+                    if not found:
+                        what = f"an image with the id {item}" if isinstance(item, int) else printable(item)
+                        raise GalleryError(f"The gallery does not hold {what}. Nothing was removed.")
+                    ids.update(found)
+                removed = batch.remove(sorted(ids))
+            self._store.engine.refresh(self._catalog, writing=True)
+        return removed
+
+    def stats(self) -> dict[str, Any]:
+        """How many images, of which model, searched how, and what it all takes."""
+        if len(self):
+            self._store.refresh()
+        with self._catalog.read() as snapshot:
+            images, contents = snapshot.searchable, snapshot.count_contents()
+            stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
+            generation, failed = snapshot.generation, snapshot.count_failed()
+        files = [path for path in self.path.glob(f"{CATALOG_NAME}*") if path.is_file()]
+        return {
+            "gallery": str(self.path),
+            "images": images,
+            "failed": failed,
+            "copies": images - contents,
+            **stored,
+            "generation": generation,
+            "catalog_bytes": sum(path.stat().st_size for path in files),
+            "index": self._store.engine.describe(),
+        }
+
+    def check(self, *, repair: bool = False) -> CheckReport:
+        """Look for damage in the catalogue, the index and the files; with repair, put right what can be."""
+        findings = check_catalog_file(self.path, repair=repair)
+        with self._store.write() if repair else contextlib.nullcontext():
+            report = check_gallery(self._store, repair=repair)
+        report.findings[:0] = findings
+        return report
+
+    def migrate(self, engine: str) -> None:
+        """Search with another engine from now on: `faiss` or `milvus:URI`. The catalogue stays as it is."""
+        with self._store.write():
+            self._store.replace_engine(absolute_engine(engine))
+
+    def descriptors(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
+        """The stored descriptors, N D, of these images."""
+        wanted = [int(image_id) for image_id in ids]
+        with self._catalog.read() as snapshot:
+            found = snapshot.descriptors(wanted)
+            dim = int(snapshot.setting("dim", 0) or 0)
+        lacking = [image_id for image_id in wanted if image_id not in found]
+        if lacking:
+            raise GalleryError(
+                f"The gallery has no image with the id {lacking[0]}. It may have been removed or changed."
+            )
+        rows = [found[image_id].astype(np.float32) for image_id in wanted]
+        return np.stack(rows) if rows else np.empty((0, dim), np.float32)
+
+    def image_path(self, image_id: int) -> str:
+        """Where an image's file is (or was, if it has gone since)."""
+        return stored_path(image_id, self._catalog)
+
+    def record(self, image_id: int) -> Record | None:
+        """What the gallery knows of an image, or None."""
+        with self._catalog.read() as snapshot:
+            return snapshot.records([image_id]).get(image_id)
+
+    def records(self, ids: Iterable[int]) -> dict[int, Record]:
+        """What the gallery knows of these images; an id that is not there is left out."""
+        with self._catalog.read() as snapshot:
+            return snapshot.records([int(image_id) for image_id in ids])
+
+    def find(self, path: str | os.PathLike[str]) -> Record | None:
+        """The record of a picture by its path, or None."""
+        blob = to_blob(path)
+        with self._catalog.read() as snapshot:
+            known = snapshot.lookup([blob]).get(blob)
+            return None if known is None else snapshot.records([known.id]).get(known.id)
+
+    def count(self, where: Where | None = None) -> int:
+        """How many images meet the conditions."""
+        conditions = parse_where(where)
+        with self._catalog.read() as snapshot:
+            return len(snapshot.matching_ids(conditions)) if conditions else snapshot.searchable
+
+    def images(self, *, after_id: int = 0, limit: int = 100, where: Where | None = None) -> list[Record]:
+        """A page of images in the order of their ids; go on with `after_id` of the last one."""
+        conditions = parse_where(where)
+        with self._catalog.read() as snapshot:
+            return snapshot.page(after_id=after_id, limit=limit, state="ok", conditions=conditions)
+
+    def failures(self, *, after_id: int = 0, limit: int = 100) -> list[Record]:
+        """A page of the pictures that could not be read; `error` says why."""
+        with self._catalog.read() as snapshot:
+            return snapshot.page(after_id=after_id, limit=limit, state="failed", conditions=())
+
+    def facets(self, values_a_key: int = 20) -> dict[str, dict[str, int]]:
+        """Every metadata key with its most frequent values and how many images have each."""
+        with self._catalog.read() as snapshot:
+            return snapshot.facets(values_a_key)
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change, by whatever process."""
+        return self._catalog.generation()
+
+    @property
+    def describer(self) -> Describer:
+        """The model that describes pictures for this gallery."""
+        return self._store.describer
+
+    def __len__(self) -> int:
+        with self._catalog.read() as snapshot:
+            return snapshot.searchable
+
+    def close(self) -> None:
+        """Let go of files and connections. Nothing is lost without it."""
+        self._store.close()
+
+    def __enter__(self) -> Gallery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Gallery({str(self.path)!r})"
+
+
+def _ids_of(snapshot: Snapshot, item: PathOrId) -> list[int]:
+    if isinstance(item, int):
+        return [item] if snapshot.records([item]) else []
+    return [image_id for image_id, _ in snapshot.stream_under(to_blob(item))]

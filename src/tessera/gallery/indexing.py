@@ -1,0 +1,264 @@
+"""An index run: find the files, describe the new and the changed, store them in small batches.
+
+What a batch has stored is acknowledged and stays, whatever happens after; a killed run starts again by finding most
+files unchanged. Content is known by its hash: a copy or a renamed file costs a read, but no network.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from tessera.data.decoding import DEFAULT_LIMITS, Limits
+from tessera.errors import UsageError
+from tessera.extract.pipeline import Extraction
+from tessera.gallery.batch import Batch
+from tessera.gallery.catalog import Catalog
+from tessera.gallery.describer import Describer
+from tessera.gallery.intake import ReadFile, loader_source, read_ahead
+from tessera.gallery.paths import from_blob, printable
+from tessera.gallery.plan import Plan, make_plan
+from tessera.gallery.results import IndexProgress, IndexReport
+from tessera.gallery.snapshot import Known
+from tessera.gallery.sources import FoundFile, Source, find_files, look_at
+
+BATCH_FILES = 64
+BATCH_SECONDS = 2.0
+_PRUNE_BATCH = 1000
+
+ProgressCallback = Callable[[IndexProgress], None]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of a file: a descriptor, the content that it shares, or the error."""
+
+    read: ReadFile
+    extraction: Extraction | None = None
+    content_id: int | None = None
+    error: str | None = None
+    is_copy: bool = False
+
+
+class IndexRun:
+    """One run over some sources, by the holder of the writer's lock. `fingerprint`: of the model that describes."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        describer: Describer,
+        *,
+        progress: ProgressCallback | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.report = IndexReport()
+        self._catalog = catalog
+        self._describer = describer
+        self._progress = progress
+        self._limits = limits
+        self._outcomes: list[_Outcome] = []
+        self._fresh: dict[bytes, Extraction] = {}  # described, not yet stored
+        self._stored_at = time.monotonic()
+        self._done = self._total = 0
+
+    def run(
+        self,
+        sources: Sequence[Source],
+        *,
+        metadata: str | None = None,
+        prune: bool = False,
+        extra: Iterable[FoundFile] = (),
+        retry: bool = False,
+    ) -> IndexReport:
+        self._refuse_missing(sources, prune=prune)
+        plan = Plan()
+        try:
+            files = chain(find_files(sources, self._pass_over), extra)
+            make_plan(self._catalog, files, plan, self.report, metadata=metadata, prune=prune, retry=retry)
+            self._done, self._total = 0, len(plan)
+            self._tell()
+            self._describe(plan)
+        finally:
+            plan.close()
+        self._look_for_vanished(sources, prune=prune)
+        return self.report
+
+    def describe_contents(self, files: Iterable[tuple[FoundFile, bytes]], total: int, differing: Plan) -> None:
+        """Store descriptors for contents that images have by another model; the images themselves are not touched.
+
+        files: each with the hash that the catalogue has; those found otherwise go to `differing`. Readers go on with
+        the old model until all images are switched at once.
+        """
+        self._total = total
+        expected: dict[bytes, bytes] = {}
+
+        def remembered() -> Iterator[FoundFile]:
+            for file, content_hash in files:
+                expected[file.path] = content_hash
+                yield file
+
+        def accept(outcome: _Outcome) -> None:
+            read = outcome.read
+            known_hash = expected.pop(read.found.path)
+            if outcome.error is not None or read.content_hash != known_hash:
+                differing.add([read.found])
+            self._outcomes.append(outcome)
+            self._store_if_due(self._store_contents)
+
+        self._process(remembered(), accept)
+        self._store_contents()
+
+    def _describe(self, files: Iterable[FoundFile]) -> None:
+        def accept(outcome: _Outcome) -> None:
+            self._outcomes.append(outcome)
+            self._store_if_due(self._store_images)
+
+        try:
+            self._process(files, accept)
+        finally:
+            self._store_images()  # also when interrupted: what was done is kept
+
+    def _process(self, files: Iterable[FoundFile], accept: Callable[[_Outcome], None]) -> None:
+        """Give every file's outcome to `accept`, nearly in order: what needs no network overtakes what does."""
+        sent: deque[ReadFile] = deque()
+        copies: dict[bytes, list[ReadFile]] = {}  # by hash, of what is with the network now
+
+        def to_describe() -> Iterator[bytes | str]:
+            for read in read_ahead(files, max_bytes=self._limits.max_bytes):
+                settled = self._settle(read)
+                if settled is not None:
+                    accept(settled)
+                elif read.content_hash in copies:
+                    copies[read.content_hash].append(read)
+                else:
+                    if read.content_hash is not None:
+                        copies[read.content_hash] = []
+                    sent.append(read)
+                    yield loader_source(read)
+
+        sources = to_describe()
+        first = next(sources, None)
+        if first is None:
+            return
+        for extraction in self._describer.extractor.extract(chain([first], sources), limits=self._limits):
+            read = sent.popleft()
+            same = copies.pop(read.content_hash, []) if read.content_hash is not None else []
+            if extraction.error is None and read.content_hash is not None:
+                self._fresh[read.content_hash] = extraction
+            for member in (read, *same):
+                if extraction.error is not None:
+                    accept(_Outcome(member, error=str(extraction.error)))
+                else:
+                    accept(_Outcome(member, extraction, is_copy=member is not read))
+
+    def _settle(self, read: ReadFile) -> _Outcome | None:
+        """The outcome of a file that needs no network: it could not be read, or its content is known."""
+        if read.error is not None:
+            return _Outcome(read, error=read.error)
+        if read.content_hash is None:
+            return None
+        fresh = self._fresh.get(read.content_hash)
+        if fresh is not None:
+            return _Outcome(read, fresh, is_copy=True)
+        with self._catalog.read() as snapshot:
+            content_id = snapshot.find_content(read.content_hash, self._describer.fingerprint)
+        return None if content_id is None else _Outcome(read, content_id=content_id, is_copy=True)
+
+    def _store_if_due(self, store: Callable[[], None]) -> None:
+        if len(self._outcomes) >= BATCH_FILES or time.monotonic() - self._stored_at > BATCH_SECONDS:
+            store()
+
+    def _store_images(self) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        if outcomes:
+            with self._catalog.write() as batch:
+                known = batch.lookup([outcome.read.found.path for outcome in outcomes])
+                for outcome in outcomes:
+                    batch.put_image(
+                        outcome.read.found.path,
+                        size=outcome.read.size,
+                        mtime_ns=outcome.read.mtime_ns,
+                        content_id=self._content_of(batch, outcome),
+                        error=outcome.error,
+                        metadata=outcome.read.found.metadata,
+                    )
+            for outcome in outcomes:
+                self._count(outcome, known.get(outcome.read.found.path))
+        self._stored(len(outcomes))
+
+    def _store_contents(self) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        if outcomes:
+            with self._catalog.write() as batch:
+                for outcome in outcomes:
+                    self._content_of(batch, outcome)
+        self._stored(len(outcomes))
+
+    def _content_of(self, batch: Batch, outcome: _Outcome) -> int | None:
+        extraction = outcome.extraction
+        if extraction is None:
+            return outcome.content_id
+        assert extraction.descriptor is not None
+        assert outcome.read.content_hash is not None
+        return batch.add_content(
+            outcome.read.content_hash,
+            self._describer.fingerprint,
+            extraction.width,
+            extraction.height,
+            extraction.descriptor,
+        )
+
+    def _stored(self, count: int) -> None:
+        self._fresh.clear()
+        self._stored_at = time.monotonic()
+        self._done += count
+        self._tell()
+
+    def _count(self, outcome: _Outcome, known: Known | None) -> None:
+        path = from_blob(outcome.read.found.path)
+        if outcome.error is not None:
+            self.report.failed += 1
+            self.report.add_problem(path, outcome.error)
+        elif known is None or known.state == "failed":
+            self.report.added += 1
+            self.report.reused += outcome.is_copy
+        elif known.content_id == outcome.content_id:
+            self.report.unchanged += 1  # only its time had changed
+        else:
+            self.report.changed += 1
+            self.report.reused += outcome.is_copy
+
+    def _look_for_vanished(self, sources: Sequence[Source], *, prune: bool) -> None:
+        for source in sources:
+            if source.kind == "list":
+                continue  # its rows were each looked at
+            gone: list[int] = []
+            with self._catalog.read() as snapshot:
+                for image_id, path in snapshot.stream_under(source.root):
+                    if look_at(path).gone:
+                        gone.append(image_id)
+            self.report.vanished += len(gone)
+            for start in range(0, len(gone) if prune else 0, _PRUNE_BATCH):
+                with self._catalog.write() as batch:
+                    self.report.pruned += batch.remove(gone[start : start + _PRUNE_BATCH])
+
+    def _refuse_missing(self, sources: Sequence[Source], *, prune: bool) -> None:
+        for source in sources:
+            if source.kind != "missing":
+                continue
+            with self._catalog.read() as snapshot:
+                was_there = next(snapshot.stream_under(source.root), None) is not None
+            if not (prune and was_there):
+                hint = " Its pictures stay in the gallery; --prune takes them out." if was_there else ""
+                raise UsageError(f"There is nothing at {printable(from_blob(source.path))}. Check the path.{hint}")
+
+    def _pass_over(self, path: bytes, reason: str) -> None:
+        self.report.passed_over += 1
+        self.report.add_problem(from_blob(path), reason)
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(IndexProgress(self._done, self._total, self.report.failed))

@@ -1,0 +1,102 @@
+"""What an index run has to do: the files that are new or changed, on disk rather than in memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from tessera.gallery.catalog import Catalog
+from tessera.gallery.results import IndexReport
+from tessera.gallery.snapshot import Known
+from tessera.gallery.sources import FoundFile
+
+_LOOKUP_FILES = 500
+
+
+class Plan:
+    """A temporary table of files. It gives the run a total to count towards, and drops paths that come twice."""
+
+    def __init__(self) -> None:
+        # An empty name is SQLite's anonymous file on disk, gone when it is closed.
+        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection.execute(
+            "CREATE TABLE files (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, error TEXT, metadata TEXT, "
+            "place INTEGER)"
+        )
+        self._connection.execute("CREATE INDEX in_order ON files (place)")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __len__(self) -> int:
+        return int(self._connection.execute("SELECT count(*) FROM files").fetchone()[0])
+
+    def __iter__(self) -> Iterator[FoundFile]:
+        rows = self._connection.execute("SELECT path, size, mtime_ns, error, metadata FROM files ORDER BY place")
+        for row in rows:
+            yield FoundFile(*row)
+
+    def add(self, files: Iterable[FoundFile]) -> None:
+        self._connection.executemany(
+            "INSERT INTO files VALUES (?, ?, ?, ?, ?, coalesce((SELECT max(place) FROM files), 0) + 1) "
+            "ON CONFLICT (path) DO UPDATE SET metadata = coalesce(excluded.metadata, metadata)",
+            ((file.path, file.size, file.mtime_ns, file.error, file.metadata) for file in files),
+        )
+
+
+def make_plan(
+    catalog: Catalog,
+    files: Iterable[FoundFile],
+    plan: Plan,
+    report: IndexReport,
+    *,
+    metadata: str | None = None,
+    prune: bool = False,
+    retry: bool = False,
+) -> None:
+    """Hold files against the catalogue by size and time, reading no content; the new and the changed go on the plan.
+
+    metadata: given to every file that comes with none of its own. prune: take out those that are gone. retry: look
+    again at those that failed before. Metadata that has changed is stored at once.
+    """
+    iterator = iter(files)
+    while chunk := list(islice(iterator, _LOOKUP_FILES)):
+        if metadata is not None:
+            chunk = [replace(file, metadata=metadata) if file.metadata is None else file for file in chunk]
+        with catalog.read() as snapshot:
+            known = snapshot.lookup([file.path for file in chunk])
+        to_read = [file for file in chunk if _must_read(file, known.get(file.path), retry=retry)]
+        plan.add(to_read)
+        planned = {file.path for file in to_read}
+        settled = [(file, known[file.path]) for file in chunk if file.path not in planned]
+        gone = [match.id for file, match in settled if file.gone and match.state == "ok"]
+        report.vanished += len(gone)
+        if prune and gone:
+            with catalog.write() as batch:
+                report.pruned += batch.remove(gone)
+        report.failed_before += sum(match.state == "failed" for _, match in settled)
+        report.unchanged += sum(match.state == "ok" for _, match in settled) - len(gone)
+        _store_metadata(catalog, settled)
+
+
+def _must_read(file: FoundFile, known: Known | None, *, retry: bool) -> bool:
+    if known is None or (retry and known.state == "failed"):
+        return True
+    if file.error is not None:
+        # It cannot be looked at now. If it was indexed, keep what there is: a disk that comes and goes loses nothing.
+        return known.state == "failed" and known.size != file.size
+    return (file.size, file.mtime_ns) != (known.size, known.mtime_ns)
+
+
+def _store_metadata(catalog: Catalog, settled: list[tuple[FoundFile, Known]]) -> None:
+    changes = [
+        (known.id, file.metadata)
+        for file, known in settled
+        if file.metadata is not None and file.metadata != known.metadata
+    ]
+    if changes:
+        with catalog.write() as batch:
+            for image_id, metadata in changes:
+                batch.set_metadata(image_id, metadata)

@@ -1,0 +1,74 @@
+"""Describing a whole gallery anew with another model, while readers go on with the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tessera.gallery.batch import Batch
+from tessera.gallery.catalog import Catalog
+from tessera.gallery.describer import Describer
+from tessera.gallery.indexing import IndexRun
+from tessera.gallery.plan import Plan
+from tessera.gallery.sources import FoundFile, look_at
+from tessera.gallery.store import Store
+
+_PAGE_ROWS = 1000
+
+
+def settle_model(store: Store, run: IndexRun, differing: Plan, *, rebuild: bool) -> bool:
+    """See that the gallery is of the run's model, or make it so; True if every image was given new descriptors.
+
+    differing: takes the files that are not as the catalogue knows them, to be looked at afterwards.
+    """
+    if store.matches_model():
+        with store.catalog.read() as snapshot:
+            is_set = snapshot.setting("fingerprint") is not None
+        if not is_set:
+            with store.catalog.write() as batch:
+                _remember_model(batch, store.describer)
+                batch.set("fingerprint", store.describer.fingerprint)
+        return False
+    if not rebuild and _size_of(store.catalog) > 0:
+        store.refuse_other_model()
+    _switch_model(store.catalog, store.describer, run, differing)
+    return True
+
+
+def _switch_model(catalog: Catalog, describer: Describer, run: IndexRun, differing: Plan) -> None:
+    """Make the descriptors of another model for every image, then give them to all images in one transaction.
+
+    A killed run goes on where it stopped: what was described is stored by content and model.
+    """
+    run.describe_contents(_known_files(catalog, describer.fingerprint), _size_of(catalog), differing)
+    with catalog.write() as batch:
+        batch.switch_fingerprint(describer.fingerprint)
+        _remember_model(batch, describer)
+
+
+def _remember_model(batch: Batch, describer: Describer) -> None:
+    batch.set("model", describer.model)
+    batch.set("dim", describer.dim)
+
+
+def _size_of(catalog: Catalog) -> int:
+    with catalog.read() as snapshot:
+        return snapshot.searchable
+
+
+def _known_files(catalog: Catalog, fingerprint: str) -> Iterator[tuple[FoundFile, bytes]]:
+    """Every image's file with the hash of its content, but for those whose content is described already."""
+    after_id = 0
+    while True:
+        with catalog.read() as snapshot:
+            records = snapshot.page(after_id=after_id, limit=_PAGE_ROWS, state="ok", conditions=())
+            missing = []
+            for record in records:
+                assert record.content_hash is not None
+                content_hash = bytes.fromhex(record.content_hash)
+                if snapshot.find_content(content_hash, fingerprint) is None:
+                    missing.append((record.path, content_hash))
+        for path, content_hash in missing:
+            yield look_at(path.encode("utf-8", "surrogateescape")), content_hash
+        if len(records) < _PAGE_ROWS:
+            return
+        after_id = records[-1].id

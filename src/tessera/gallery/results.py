@@ -1,0 +1,121 @@
+"""What a gallery answers with: hits, reports and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One image found. rank: zero-based; score: the inner product of unit descriptors, 1 for the same image."""
+
+    rank: int
+    id: int
+    path: str
+    score: float
+    metadata: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rank": self.rank,
+            "id": self.id,
+            "path": self.path,
+            "score": self.score,
+            "metadata": self.metadata,
+        }
+
+
+class SearchResult(Sequence[Hit]):
+    """The hits, best first, and how long it took: `timing_ms` has the keys embed, search and total."""
+
+    def __init__(self, hits: Sequence[Hit], timing_ms: dict[str, float], notes: Sequence[str] = ()) -> None:
+        self.hits = list(hits)
+        self.timing_ms = timing_ms
+        self.notes = list(notes)
+
+    @overload
+    def __getitem__(self, index: int) -> Hit: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Hit]: ...
+    def __getitem__(self, index: int | slice) -> Hit | list[Hit]:
+        return self.hits[index]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __repr__(self) -> str:
+        return f"SearchResult({self.hits!r})"
+
+    def to_json(self) -> dict[str, Any]:
+        answer: dict[str, Any] = {"results": [hit.to_json() for hit in self.hits], "timing_ms": self.timing_ms}
+        if self.notes:
+            answer["notes"] = self.notes
+        return answer
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file, a folder or a line that was passed over, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class IndexProgress:
+    """How far an index run is: of `total` files that are new or changed, `done` are stored."""
+
+    done: int
+    total: int
+    failed: int
+
+
+@dataclass
+class IndexReport:
+    """What an index run did. Every count is of files; `problems` holds the first of them with their reasons."""
+
+    images: int = 0
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    reused: int = 0
+    failed: int = 0
+    failed_before: int = 0
+    vanished: int = 0
+    pruned: int = 0
+    passed_over: int = 0
+    seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+
+    MAX_PROBLEMS = 100
+
+    def add_problem(self, path: str, reason: str) -> None:
+        if len(self.problems) < self.MAX_PROBLEMS:
+            self.problems.append(Problem(path, reason))
+
+    @property
+    def found(self) -> int:
+        """How many pictures the sources held."""
+        return self.added + self.changed + self.unchanged + self.failed + self.failed_before
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "images": self.images,
+            "found": self.found,
+            "added": self.added,
+            "changed": self.changed,
+            "unchanged": self.unchanged,
+            "reused": self.reused,
+            "failed": self.failed,
+            "failed_before": self.failed_before,
+            "vanished": self.vanished,
+            "pruned": self.pruned,
+            "passed_over": self.passed_over,
+            "seconds": round(self.seconds, 3),
+            "problems": [{"path": problem.path, "reason": problem.reason} for problem in self.problems],
+        }

@@ -1,0 +1,213 @@
+"""A gallery's folder, opened: its catalogue, its engine, its model, and who may write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tessera.errors import GalleryError, GalleryLockedError, GalleryMismatchError, StorageError
+from tessera.gallery.catalog import CATALOG_NAME, Catalog
+from tessera.gallery.describer import Describer
+from tessera.gallery.engine import Engine, open_engine, parse_engine
+from tessera.gallery.lock import LOCK_NAME, writer_lock
+from tessera.gallery.paths import printable
+from tessera.models.bundle import DEFAULT_MODEL
+from tessera.storage import storage_error
+
+if TYPE_CHECKING:
+    from tessera.extract.extractor import Extractor
+
+DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
+_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json")
+
+
+class Store:
+    """What the parts of a gallery share. The settings that were asked for win over those in the catalogue."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        model: str | os.PathLike[str] | None,
+        codec: str | None,
+        engine: str | None,
+        device: str,
+        runtime: str,
+        threads: int | None,
+        create: bool,
+        reload: Literal["inline", "background"],
+    ) -> None:
+        self.path = path
+        self.catalog = Catalog(path / CATALOG_NAME)
+        self._asked_model = None if model is None else _absolute_folder(os.fspath(model))
+        self._asked_codec = codec
+        self._device, self._runtime, self._threads = device, runtime, threads
+        self._reload, self._reloading = reload, threading.Lock()
+        self._writing, self._opening = threading.RLock(), threading.RLock()
+        self._describer: Describer | None = None
+        self._engine: Engine | None = None
+        self._open(None if engine is None else absolute_engine(engine), create=create)
+
+    def _open(self, engine: str | None, *, create: bool) -> None:
+        shown = printable(self.path)
+        if self.path.exists() and not self.path.is_dir():
+            raise GalleryError(f"{shown} is a file, not a gallery. A gallery is a folder; choose another path with -g.")
+        if not self.catalog.path.is_file():
+            if not create:
+                raise GalleryError(f"There is no gallery at {shown}. Make one with `tessera index PHOTOS -g {shown}`.")
+            self._make_folder(shown)
+        needs_care = self.catalog.needs_preparing()
+        if needs_care:
+            with writer_lock(self.path):
+                self.catalog.prepare()
+        with self.catalog.read() as snapshot:
+            stored = snapshot.setting("engine")
+        if stored is None:
+            with writer_lock(self.path), self.catalog.write() as batch:
+                batch.set("engine", engine or DEFAULT_ENGINE)
+                batch.set("codec", self._asked_codec or DEFAULT_CODEC)
+        elif engine is not None and engine != stored:
+            raise GalleryMismatchError(
+                f"{shown} is searched by the engine '{stored}', not '{engine}'. "
+                f"`tessera migrate --engine {engine}` changes that."
+            )
+
+    def _make_folder(self, shown: str) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            strange = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(_OWN_NAMES)]
+        except OSError as error:
+            raise storage_error(error, self.path) from error
+        if strange:
+            raise GalleryError(
+                f"{shown} is a folder with other things in it ({printable(strange[0])}) and no gallery. "
+                "Choose a new or empty folder with -g."
+            )
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[None]:
+        """Be the one writer: threads of this process wait for each other, another process's writing is an error."""
+        with self._writing, writer_lock(self.path):
+            yield
+
+    @property
+    def engine(self) -> Engine:
+        with self._opening:
+            if self._engine is None:
+                with self.catalog.read() as snapshot:
+                    name, codec = str(snapshot.setting("engine")), str(snapshot.setting("codec"))
+                    gallery_id = str(snapshot.setting("uuid"))
+                self._engine = open_engine(name, self.path, codec=codec, gallery_id=gallery_id)
+            return self._engine
+
+    def replace_engine(self, name: str) -> None:
+        """Fill another engine from the catalogue, then make it the gallery's; the caller writes."""
+        with self.catalog.read() as snapshot:
+            codec, gallery_id = str(snapshot.setting("codec")), str(snapshot.setting("uuid"))
+        target = open_engine(name, self.path, codec=codec, gallery_id=gallery_id)
+        try:
+            target.rebuild(self.catalog)
+            with self.catalog.write() as batch:
+                batch.set("engine", name)
+        except BaseException:
+            target.close()
+            raise
+        with self._opening:
+            old, self._engine = self._engine, target
+        if old is not None:
+            old.close()
+
+    def settle_codec(self) -> None:
+        """Make the codec that was asked for the gallery's own; the next refresh builds the index with it."""
+        with self.catalog.read() as snapshot:
+            stored = snapshot.setting("codec")
+        if self._asked_codec is None or self._asked_codec == stored:
+            return
+        with self.catalog.write() as batch:
+            batch.set("codec", self._asked_codec)
+        with self._opening:
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
+
+    def refresh(self) -> None:
+        """Let the engine catch up with the catalogue before a search."""
+        if self._reload == "background" and self.engine.size > 0:
+            if self._reloading.acquire(blocking=False):
+                threading.Thread(target=self._refresh_and_release, name="reload", daemon=True).start()
+            return
+        self._refresh_now()
+
+    def _refresh_and_release(self) -> None:
+        try:
+            self._refresh_now()
+        finally:
+            self._reloading.release()
+
+    def _refresh_now(self) -> None:
+        engine = self.engine
+        engine.refresh(self.catalog, wait=False)
+        # An index that had to be made is written down for the next reader, unless someone else is writing.
+        if engine.worth_saving and self._writing.acquire(blocking=False):
+            try:
+                with contextlib.suppress(GalleryLockedError, StorageError), writer_lock(self.path):
+                    engine.refresh(self.catalog, writing=True)
+            finally:
+                self._writing.release()
+
+    @property
+    def describer(self) -> Describer:
+        with self._opening:
+            with self.catalog.read() as snapshot:
+                model = self._asked_model or snapshot.setting("model") or DEFAULT_MODEL
+            if self._describer is None or self._describer.model != model:
+                self._describer = Describer(model, device=self._device, runtime=self._runtime, threads=self._threads)
+            return self._describer
+
+    def matches_model(self) -> bool:
+        """Whether the gallery's descriptors are of this model; a gallery without any is of every model."""
+        with self.catalog.read() as snapshot:
+            stored = snapshot.setting("fingerprint")
+        return stored is None or stored == self.describer.fingerprint
+
+    def refuse_other_model(self) -> None:
+        if self.matches_model():
+            return
+        describer = self.describer
+        with self.catalog.read() as snapshot:
+            model, fingerprint = snapshot.setting("model"), snapshot.setting("fingerprint")
+        raise GalleryMismatchError(
+            f"{printable(self.path)} was made with the model '{model}' (fingerprint {fingerprint}); "
+            f"'{describer.model}' here has the fingerprint {describer.fingerprint}, and their descriptors cannot be "
+            "compared. Give the model that made it with --model, describe every picture anew with "
+            "`tessera index --rebuild`, or choose another gallery with -g."
+        )
+
+    def open_extractor(self) -> Extractor:
+        """The network, if it is the one that made the gallery."""
+        self.refuse_other_model()
+        return self.describer.extractor
+
+    def close(self) -> None:
+        with self._reloading, self._opening:
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
+            self.catalog.close()
+
+
+def absolute_engine(name: str) -> str:
+    """An engine's name with the path of a Milvus Lite file made absolute, since commands run from anywhere."""
+    kind, target = parse_engine(name)
+    if kind == "milvus" and "://" not in target:
+        return f"milvus:{Path(target).absolute()}"
+    return name
+
+
+def _absolute_folder(model: str) -> str:
+    path = Path(model)
+    return str(path.absolute()) if path.is_dir() else model
