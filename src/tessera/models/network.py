@@ -73,6 +73,11 @@ class GlobalNetwork(nn.Module):
         return {"descriptor": F.normalize(raw, dim=-1, eps=EPS), **outputs}
 
 
+def exporting() -> bool:
+    """Whether a graph is being written, by either exporter: Python numbers read from a shape would freeze in it."""
+    return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+
+
 def check_size(images: Tensor, stride: int) -> None:
     """Refuse a picture of which nothing would be left: both sides under the stride.
 
@@ -80,9 +85,7 @@ def check_size(images: Tensor, stride: int) -> None:
     sizes are symbols there.
     """
     height, width = images.shape[-2:]
-    if not isinstance(height, int) or torch.compiler.is_exporting():
-        return
-    if max(height, width) < stride:
+    if not exporting() and max(height, width) < stride:
         raise ModelError(
             f"the image is smaller than the network's stride: {width} x {height} pixels, and at least one side must "
             f"have {stride}. Give a larger image."

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tessera.models.network import exporting
 from tessera.models.pooling import EPS, normalise, pool_mac
 
 Window = tuple[int, int, int, int]  # y, x, height, width
@@ -127,7 +128,7 @@ class RMAC(nn.Module):
         self.whiten = whiten
 
     def forward(self, maps: Tensor) -> Tensor:
-        if not torch.compiler.is_exporting():
+        if not exporting():
             return self._unit(pool_regions(maps, pool_mac, self.levels)).sum(dim=1)
         regions, used = pool_regions_masked(maps, self.levels)
         return (self._unit(regions) * used[:, None]).sum(dim=1)

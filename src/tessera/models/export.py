@@ -1,0 +1,232 @@
+"""Networks to bundles and back: `model.onnx` with a free batch, height and width, over the weights of one file.
+
+The graph holds no weights of its own: its initialisers point into `weights.safetensors`, so a bundle has each number
+once, and both runtimes read the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tessera.config import from_mapping
+from tessera.errors import ConfigError, MissingExtraError, ModelError
+from tessera.models.backbones import check_keys, read_state
+from tessera.models.bundle import Bundle, ModelCard, Preprocessing
+from tessera.models.network import GlobalNetwork
+from tessera.models.registry import MODELS
+from tessera.storage import atomic_path
+
+if TYPE_CHECKING:
+    from tessera.models.local_network import LocalNetwork
+
+    Network = GlobalNetwork | LocalNetwork
+
+TOLERANCE = 1e-5
+_OPSET = 17
+_TRACED_SHAPE = (2, 3, 96, 128)  # none of the shapes that are checked
+_CHECKED_SHAPES = ((1, 3, 161, 97), (3, 3, 64, 200))
+
+
+def make_card(network: Network, name: str, **fields: Any) -> ModelCard:
+    """A card with everything the network knows of itself; `fields` (licence, training_data, ...) on top."""
+    backbone = network.backbone
+    card = ModelCard(
+        name=name,
+        kind=cast(Any, network.kind),
+        architecture=network.architecture,
+        dim=network.dim,
+        num_tokens=network.num_tokens,
+        stride=backbone.stride,
+        preprocessing=Preprocessing(mean=tuple(backbone.mean), std=tuple(backbone.std)),
+    )
+    model = str(network.architecture.get("model"))
+    if model in MODELS:
+        card = replace(card, paper=MODELS[model].paper)
+    return replace(card, **fields)
+
+
+def export_bundle(network: Network, path: str | Path, card: ModelCard) -> Bundle:
+    """Write a bundle and make sure that its graph answers as the network does.
+
+    Parameters that no output needs (a local branch, say) are in the weights and not in the graph.
+    """
+    try:
+        import onnx  # noqa: F401
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise MissingExtraError("writing a bundle", "train") from error
+    if not network.architecture:
+        raise ModelError("this network does not know its architecture: build it with build_model, then export it.")
+    folder = Path(path)
+    network = network.eval().cpu().float()
+    state = {key: value.detach().contiguous() for key, value in network.state_dict().items()}
+    check_keys(network, state, "the network to export")
+    bundle = Bundle(folder, card)
+    # An unfinished bundle must not look like one: the card comes last, and an old one goes first.
+    (folder / "model.json").unlink(missing_ok=True)
+    with atomic_path(bundle.weights_path) as temporary:
+        save_file(state, temporary, metadata={"format": "pt"})
+    with atomic_path(bundle.onnx_path) as temporary:
+        trace_graph(network, temporary)
+        share_weights(temporary, bundle.weights_path, state)
+    check_graph(network, bundle.onnx_path)
+    return Bundle.seal(folder, card)
+
+
+def load_network(bundle: Bundle) -> Network:
+    """The network of a bundle, built anew with its weights, in evaluation mode."""
+    architecture = bundle.card.architecture
+    if not bundle.weights_path.is_file():
+        raise ModelError(f"{bundle.path} has no weights.safetensors, so torch cannot run it. Use the ONNX runtime.")
+    try:
+        entry = MODELS[str(architecture.get("model"))]
+        config = from_mapping(type(entry.resolve()), architecture.get("config", {}))
+        network = entry.build(config)
+    except ConfigError as error:
+        raise ModelError(f"the architecture in {bundle.path}'s model.json cannot be built: {error}") from error
+    state = read_state(bundle.weights_path)
+    check_keys(network, state, str(bundle.weights_path))
+    network.load_state_dict(state)
+    return network.eval()
+
+
+class _Outputs(nn.Module):
+    """The network's outputs as a tuple in the order of their names: a graph has no dictionaries."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        outputs = self.network(images)
+        return tuple(outputs[name] for name in self.network.output_names)
+
+
+def trace_graph(network: Network, path: Path) -> None:
+    """Write the graph with batch, height and width free.
+
+    The tracing exporter takes a tenth of the other's time. Its trap is a Python number read from a shape, which freezes
+    in the graph; its warning of that is an error here. Batch norms are kept apart so that weights keep their names:
+    ONNX Runtime folds them when it loads.
+    """
+    axes = {0: "batch", 2: "height", 3: "width"}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        torch.onnx.export(
+            _Outputs(network).eval(),
+            (torch.zeros(_TRACED_SHAPE),),
+            str(path),
+            input_names=["images"],
+            output_names=list(network.output_names),
+            dynamic_axes={"images": axes, **_output_axes(network.output_names)},
+            opset_version=_OPSET,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            do_constant_folding=False,
+            dynamo=False,
+        )
+
+
+def _output_axes(names: Sequence[str]) -> dict[str, dict[int, str]]:
+    axes: dict[str, dict[int, str]] = {name: {0: "batch"} for name in names}
+    if "attention" in axes:
+        axes["attention"] |= {2: "map_height", 3: "map_width"}
+    for name in ("features", "strengths", "positions"):
+        if name in axes:
+            axes[name] |= {1: "positions_count"}
+    return axes
+
+
+def share_weights(graph_path: Path, weights_path: Path, state: Mapping[str, Tensor]) -> None:
+    """Make every weight of the graph a place in the weights' file.
+
+    The exporter merges weights that are equal (all the fresh norms of a new network) and copies one to the other names
+    by Identity nodes, which ONNX Runtime refuses; those become weights of their own again.
+    """
+    import onnx
+
+    model = onnx.load(str(graph_path))
+    graph = model.graph
+    places = _tensor_places(weights_path)
+    copies = [node for node in graph.node if node.op_type == "Identity" and _weight_name(node.output[0]) in places]
+    for node in copies:
+        graph.node.remove(node)
+    constants = [tensor for tensor in graph.initializer if _weight_name(tensor.name) not in places]
+    names = [tensor.name for tensor in graph.initializer if _weight_name(tensor.name) in places]
+    names += [node.output[0] for node in copies]
+    used = {name for node in graph.node for name in node.input}
+    del graph.initializer[:]
+    graph.initializer.extend(constants)
+    for name in names:
+        if name in used:
+            weight = _weight_name(name)
+            graph.initializer.append(_external_tensor(name, state[weight], weights_path.name, *places[weight]))
+    graph_path.write_bytes(model.SerializeToString())
+
+
+def _weight_name(name: str) -> str:
+    return name.removeprefix("network.")
+
+
+def _external_tensor(name: str, weight: Tensor, file_name: str, offset: int, length: int) -> Any:
+    import onnx
+
+    kinds = {torch.float32: onnx.TensorProto.FLOAT, torch.int64: onnx.TensorProto.INT64}
+    tensor = onnx.TensorProto(name=name, dims=list(weight.shape), data_type=kinds[weight.dtype])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", file_name), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def _tensor_places(path: Path) -> dict[str, tuple[int, int]]:
+    """Offset and length of each tensor in a safetensors file."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+    return {
+        name: (8 + size + entry["data_offsets"][0], entry["data_offsets"][1] - entry["data_offsets"][0])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def check_graph(network: Network, onnx_path: Path, shapes: Sequence[tuple[int, ...]] = _CHECKED_SHAPES) -> float:
+    """Compare the graph with the network on noise of several shapes; returns the largest difference.
+
+    Descriptors are compared as they are, other outputs relative to their largest value.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(os.fspath(onnx_path), options, providers=["CPUExecutionProvider"])
+    generator = torch.Generator().manual_seed(0)
+    worst = 0.0
+    for shape in shapes:
+        images = torch.randn(shape, generator=generator)
+        with torch.inference_mode():
+            expected = network(images)
+        answers = session.run(list(network.output_names), {"images": images.numpy()})
+        for name, answer in zip(network.output_names, answers, strict=True):
+            wanted = expected[name].numpy()
+            largest = 1.0 if name == "descriptor" else max(float(np.abs(wanted).max()), 1e-30)
+            difference = float(np.abs(answer - wanted).max()) / largest if answer.shape == wanted.shape else np.inf
+            if not difference <= TOLERANCE:
+                raise ModelError(
+                    f"the exported graph does not answer as the network: {name} differs by {difference:.1e} on images "
+                    f"of shape {shape}. The bundle was not finished."
+                )
+            worst = max(worst, difference)
+    return worst
