@@ -87,12 +87,6 @@ def test_command_errors_are_one_sentence_and_exit_1(tmp_path: Path) -> None:
     assert run("ranks", "--ranks", tmp_path / "r.json").returncode == 2
 
 
-def test_help_ends_with_an_example() -> None:
-    done = run("ranks", "--help")
-    assert done.returncode == 0
-    assert done.stdout.rstrip().splitlines()[-1].strip().startswith("Example: tessera evaluate ranks")
-
-
 def test_truncated_lists_of_different_lengths(tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text('[{"easy": [0, 3]}, {"easy": [1]}]')
     (tmp_path / "r.json").write_text("[[0], [2, 1, 0]]")

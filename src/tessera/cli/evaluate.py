@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from tessera.data.benchmark import Benchmark
     from tessera.evaluate.result import Result
 
 evaluate = typer.Typer(
@@ -18,7 +19,118 @@ evaluate = typer.Typer(
     rich_markup_mode="rich",
 )
 
+Model = Annotated[str, typer.Option(help="A packaged model, the folder of a bundle, or a system file.")]
+Codec = Annotated[str, typer.Option(help="flat (exact), pq1, pq8, fast, ivf or auto.")]
+Distractors = Annotated[Path | None, typer.Option(help="A folder of images that no query should find, such as R1M.")]
+Size = Annotated[int | None, typer.Option(help="Longer side in pixels; the model's own by default.")]
+Scales = Annotated[str | None, typer.Option(help="Such as 1/sqrt2,1,sqrt2; the model's own by default.")]
+Expand = Annotated[str | None, typer.Option(help="aqe or diffusion.")]
+Rerank = Annotated[str | None, typer.Option(help="global, sp, dsm or lightglue.")]
+Runtime = Annotated[str, typer.Option(help="onnx or torch.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Cache = Annotated[Path | None, typer.Option(help="Where descriptors are kept; $XDG_CACHE_HOME/tessera by default.")]
+Report = Annotated[Path | None, typer.Option(help="Write report.json, report.md and report.html into this folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Query = Annotated[
+    Literal["box", "whole"], typer.Option(help="Cut each query by its box, as the standard has it, or leave it whole.")
+]
+
+
+def _revisited(
+    context: typer.Context,
+    *,
+    data: Annotated[Path, typer.Option(help="The folder with gnd_NAME.pkl and the pictures as jpg/NAME.jpg.")],
+    model: Model = "lite",
+    codec: Codec = "flat",
+    distractors: Distractors = None,
+    size: Size = None,
+    scales: Scales = None,
+    query: Query = "box",
+    expand: Expand = None,
+    rerank: Rerank = None,
+    runtime: Runtime = "onnx",
+    device: Device = "auto",
+    cache: Cache = None,
+    report: Report = None,
+    as_json: AsJson = False,
+) -> None:
+    from tessera.data.revisited import load_revisited
+
+    benchmark = load_revisited(str(context.info_name), data)
+    settings = {
+        "model": model,
+        "codec": codec,
+        "size": size,
+        "scales": scales,
+        "query": query,
+        "expand": expand,
+        "rerank": rerank,
+        "runtime": runtime,
+        "device": device,
+        "cache_dir": cache,
+    }
+    _run(benchmark, distractors=distractors, report=report, as_json=as_json, settings=settings)
+
+
+evaluate.command(
+    "roxford5k",
+    help="Revisited Oxford: mAP and mP@k, easy, medium and hard. Descriptors are kept, so a stopped run goes on.",
+    epilog="Example: tessera evaluate roxford5k --data roxford5k/ --model lite --report report/",
+)(_revisited)
+evaluate.command(
+    "rparis6k",
+    help="Revisited Paris: mAP and mP@k, easy, medium and hard. Descriptors are kept, so a stopped run goes on.",
+    epilog="Example: tessera evaluate rparis6k --data rparis6k/ --distractors revisitop1m/jpg --codec pq8 --json",
+)(_revisited)
+
+
+@evaluate.command("folder", epilog="Example: tessera evaluate folder --data photos/ --model lite --report report/")
+def folder(
+    *,
+    data: Annotated[Path, typer.Option(help="Class folders, a CSV with path,label, or a folder in GLDv2's layout.")],
+    ground_truth: Annotated[
+        Path | None, typer.Option(help="A JSON with each query's easy, hard and junk images, instead of the classes.")
+    ] = None,
+    role: Annotated[list[str] | None, typer.Option(help="GLDv2 layout: landmarks of this role of roles.csv.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="GLDv2 layout: landmarks of this kind of roles.csv.")] = None,
+    split: Annotated[str | None, typer.Option(help="GLDv2 layout: images of this split of split.csv.")] = None,
+    model: Model = "lite",
+    codec: Codec = "flat",
+    distractors: Distractors = None,
+    size: Size = None,
+    scales: Scales = None,
+    query: Query = "box",
+    expand: Expand = None,
+    rerank: Rerank = None,
+    runtime: Runtime = "onnx",
+    device: Device = "auto",
+    cache: Cache = None,
+    report: Report = None,
+    as_json: AsJson = False,
+) -> None:
+    """Retrieval on images of one's own: every labelled image is a query for the others of its class."""
+    from tessera.data.leave_one_out import leave_one_out, load_labelled_source, load_listed
+
+    chosen = {"roles": role or (), "kinds": kind or (), "split": split}
+    if ground_truth is not None:
+        layout = data.is_file() or (data / "train.csv").is_file() or (data / "train_clean.csv").is_file()
+        images = load_labelled_source(data, **chosen) if layout else None  # type: ignore[arg-type]
+        benchmark = load_listed(data.parent if data.is_file() else data, ground_truth, images)
+    else:
+        benchmark = leave_one_out(load_labelled_source(data, **chosen))  # type: ignore[arg-type]
+    settings = {
+        "model": model,
+        "codec": codec,
+        "size": size,
+        "scales": scales,
+        "query": query,
+        "expand": expand,
+        "rerank": rerank,
+        "runtime": runtime,
+        "device": device,
+        "cache_dir": cache,
+    }
+    _run(benchmark, distractors=distractors, report=report, as_json=as_json, settings=settings)
 
 
 @evaluate.command(
@@ -42,6 +154,25 @@ def ranks(
     from tessera.evaluate.ranks import evaluate_ranks
 
     _show(evaluate_ranks(ground_truth, ranks, protocols=protocol or ()), as_json)
+
+
+def _run(
+    benchmark: Benchmark, *, distractors: Path | None, report: Path | None, as_json: bool, settings: dict[str, Any]
+) -> None:
+    from tessera.evaluate.model import evaluate_model
+    from tessera.evaluate.progress import stage_progress
+    from tessera.evaluate.report import write_report
+
+    if distractors is not None:
+        benchmark = benchmark.with_distractors(distractors)
+    with stage_progress() as progress:
+        run = evaluate_model(benchmark, progress=progress, **settings)
+    if report is not None:
+        page = write_report(run, report)
+        typer.secho(f"report: {page}", err=True)
+    for name, reason in list(run.unreadable.items())[:20]:
+        typer.secho(f"skipped: {name}: {reason}", fg="yellow", err=True)
+    _show(run.result, as_json)
 
 
 def _show(result: Result, as_json: bool) -> None:

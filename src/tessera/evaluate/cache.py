@@ -1,0 +1,141 @@
+"""Descriptors kept on disk by image and model, so that an interrupted evaluation goes on and a second one is quick.
+
+The key is the image's content, its box and the extractor's fingerprint, never a path or a preset's name: a file that
+was replaced is described anew. Content hashes are kept too, by path, size and time of change, because hashing a million
+images takes longer than searching them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.data.ground_truth import Box
+from tessera.errors import DataError, StorageError
+from tessera.storage import hash_file
+
+_IN_ONE_QUERY = 500
+_COMMIT_EVERY = 32
+
+
+def default_cache_dir() -> Path:
+    """`$XDG_CACHE_HOME/tessera`, else `~/.cache/tessera`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tessera"
+
+
+def cache_key(content_hash: str, box: Box | None, loader: str = "benchmark") -> str:
+    """What decides a descriptor besides the extractor."""
+    cut = "" if box is None else ",".join(repr(float(side)) for side in box)
+    return f"{loader}:{content_hash}:{cut}"
+
+
+class _Table:
+    """One key-value table in a SQLite file; a damaged file is set aside, for a cache can be made again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = self._open()
+        except sqlite3.DatabaseError:
+            path.replace(path.with_suffix(".damaged"))
+            self._database = self._open()
+        except OSError as error:
+            raise StorageError(f"the cache {path} cannot be made: {error.strerror or error}.") from error
+
+    def _open(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, timeout=60)
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
+        database.commit()
+        return database
+
+    def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        for start in range(0, len(keys), _IN_ONE_QUERY):
+            part = keys[start : start + _IN_ONE_QUERY]
+            marks = ",".join("?" * len(part))
+            yield from self._database.execute(f"SELECT key, value FROM entries WHERE key IN ({marks})", part)
+
+    def put(self, key: str, value: bytes) -> None:
+        try:
+            self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (key, value))
+        except sqlite3.OperationalError as error:
+            raise StorageError(f"the cache {self._path} cannot be written: {error}. Give another --cache.") from error
+
+    def commit(self) -> None:
+        try:
+            self._database.commit()
+        except sqlite3.OperationalError as error:
+            raise StorageError(f"the cache {self._path} cannot be written: {error}. Give another --cache.") from error
+
+    def close(self) -> None:
+        with contextlib.suppress(StorageError):
+            self.commit()
+        self._database.close()
+
+
+class DescriptorCache:
+    """Descriptors of one extractor, D float32."""
+
+    def __init__(self, folder: Path, fingerprint: str, dim: int) -> None:
+        self._table = _Table(folder / "descriptors" / f"{fingerprint}.sqlite")
+        self._bytes = 4 * dim
+        self._waiting = 0
+
+    def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+        """Those of the descriptors that are there; one of another length is passed over."""
+        for key, value in self._table.get_many(keys):
+            if len(value) == self._bytes:
+                yield key, np.frombuffer(value, dtype="<f4").astype(np.float32)
+
+    def put(self, key: str, descriptor: npt.NDArray[np.float32]) -> None:
+        self._table.put(key, np.asarray(descriptor, dtype="<f4").tobytes())
+        self._waiting += 1
+        if self._waiting >= _COMMIT_EVERY:
+            self._table.commit()
+            self._waiting = 0
+
+    def close(self) -> None:
+        self._table.close()
+
+
+class HashCache:
+    """The SHA-256 of files, remembered while their size and time of change stay the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self._table = _Table(folder / "hashes.sqlite")
+
+    def hash_files(self, paths: Sequence[Path]) -> list[str]:
+        """One hash a path, in order."""
+        keys = [_file_key(path) for path in paths]
+        known = {key: value.decode() for key, value in self._table.get_many(list(dict.fromkeys(keys)))}
+        for count, (key, path) in enumerate(zip(keys, paths, strict=True), start=1):
+            if key not in known:
+                try:
+                    known[key] = hash_file(path)
+                except OSError as error:
+                    raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+                self._table.put(key, known[key].encode())
+            if count % 4096 == 0:
+                self._table.commit()
+        self._table.commit()
+        return [known[key] for key in keys]
+
+    def close(self) -> None:
+        self._table.close()
+
+
+def _file_key(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"

@@ -1,0 +1,251 @@
+"""Whole runs on a synthetic Revisited Oxford and on folders: figures, boxes, the cache, and what is not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from oxford_in_small import COLOURS, ColourExtractor, make_oxford, paint
+from PIL import Image
+
+from tessera.data.labelled import image_set
+from tessera.data.leave_one_out import leave_one_out, load_labelled_source, load_listed
+from tessera.data.revisited import load_revisited
+from tessera.errors import DataError, EvaluationError
+from tessera.evaluate.cache import HashCache
+from tessera.evaluate.ranking import rank_by_index, rank_exactly
+from tessera.evaluate.run import RunConfig, run_benchmark
+
+
+@pytest.fixture
+def oxford(tmp_path: Path) -> Path:
+    return make_oxford(tmp_path / "roxford5k")
+
+
+def config(tmp_path: Path, **changes: object) -> RunConfig:
+    return RunConfig(cache_dir=tmp_path / "cache", **changes)  # type: ignore[arg-type]
+
+
+def test_boxes_decide_what_a_query_shows(oxford: Path, tmp_path: Path) -> None:
+    benchmark = load_revisited("roxford5k", oxford)
+    assert benchmark.notes == ("roxford5k: found 3 queries and 12 images; published were 70 and 4,993.",)
+    boxed = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result
+    assert {name: score.map for name, score in boxed.protocols.items()} == {"easy": 1.0, "medium": 1.0, "hard": 1.0}
+    whole = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path, query="whole")).result
+    assert whole.query == "whole"
+    assert whole.protocols["medium"].map < 0.5
+    content = boxed.to_json()
+    assert list(content)[:4] == ["dataset", "model", "query", "protocols"]
+    assert content["images"] == {"gallery": 12, "queries": 3, "distractors": 0, "unreadable": 0}
+
+
+def test_rankings_and_tops(oxford: Path, tmp_path: Path) -> None:
+    run = run_benchmark(load_revisited("roxford5k", oxford), ColourExtractor(), "colour", config(tmp_path))
+    for query, colour in enumerate(COLOURS):
+        assert {run.benchmark.gallery_names[i] for i in run.tops[query][:4]} == {f"{colour}_{i}" for i in range(4)}
+
+
+def test_a_second_run_comes_from_the_cache_and_a_changed_image_does_not(oxford: Path, tmp_path: Path) -> None:
+    benchmark = load_revisited("roxford5k", oxford)
+    first = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result
+    again = ColourExtractor()
+    second = run_benchmark(benchmark, again, "colour", config(tmp_path)).result
+    assert again.seen == []
+    assert second.details["described"] == {"network": 0, "cache": 15}
+    assert second.details["fingerprints"] == first.details["fingerprints"]
+    paint(oxford / "jpg" / "red_0.jpg", COLOURS["blue"], 0.1)
+    changed = ColourExtractor()
+    third = run_benchmark(benchmark, changed, "colour", config(tmp_path)).result
+    assert changed.seen == ["red_0"]
+    assert third.details["fingerprints"]["images"] != first.details["fingerprints"]["images"]
+    assert third.protocols["easy"].map < 1.0
+    other = ColourExtractor("another model")
+    run_benchmark(benchmark, other, "other", config(tmp_path))
+    assert len(other.seen) == 15
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(oxford: Path, tmp_path: Path) -> None:
+    benchmark = load_revisited("roxford5k", oxford)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(benchmark, ColourExtractor(stop_after=9), "colour", config(tmp_path))
+    rest = ColourExtractor()
+    result = run_benchmark(benchmark, rest, "colour", config(tmp_path)).result
+    assert len(rest.seen) == 6
+    assert result.protocols["medium"].map == 1.0
+
+
+def test_a_damaged_cache_is_made_again(oxford: Path, tmp_path: Path) -> None:
+    benchmark = load_revisited("roxford5k", oxford)
+    run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+    for file in (tmp_path / "cache").rglob("*.sqlite*"):
+        file.write_bytes(b"not a database, and longer than a header" * 100)
+    result = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result
+    assert result.protocols["medium"].map == 1.0
+
+
+def test_distractors_join_the_gallery(oxford: Path, tmp_path: Path) -> None:
+    for number in range(150):
+        paint(tmp_path / "r1m" / f"{number // 50}" / f"{number}.png", (40, 210, 60), number / 400)
+    (tmp_path / "r1m" / "0" / "broken.jpg").write_bytes(b"no picture")
+    with Image.open(oxford / "jpg" / "query_green.jpg") as query:
+        query.crop((10, 5, 30, 25)).save(tmp_path / "r1m" / "0" / "0.png")  # the one that must come first
+    benchmark = load_revisited("roxford5k", oxford).with_distractors(tmp_path / "r1m")
+    assert benchmark.num_distractors == 151
+    run = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+    assert run.result.details["images"] == {"gallery": 12, "queries": 3, "distractors": 150, "unreadable": 1}
+    assert list(run.unreadable) == ["0/broken.jpg"]
+    assert run.result.protocols["medium"].ap[0] == 1.0
+    assert run.result.protocols["medium"].ap[1] < 1.0
+    assert run.benchmark.gallery_names[run.tops[1][0]] == "0/0.png"
+    with pytest.raises(DataError, match="is not there"):
+        benchmark.with_distractors(tmp_path / "none")
+
+
+@pytest.mark.parametrize("codec", ["pq8", "flat"])
+def test_codecs_go_through_the_index(codec: str) -> None:
+    rng = np.random.default_rng(0)
+    gallery = rng.standard_normal((400, 16)).astype(np.float32)
+    gallery /= np.linalg.norm(gallery, axis=1, keepdims=True)
+    exact = np.stack(list(rank_exactly(gallery, gallery[:3])))
+    coded = np.stack(list(rank_by_index(codec, gallery, gallery[:3])))
+    assert exact[:, 0].tolist() == [0, 1, 2]
+    assert coded.shape == exact.shape
+    assert np.array_equal(np.sort(coded, axis=1), np.sort(exact, axis=1))
+    assert len(set(coded[0, :50]) & set(exact[0, :50])) > 30
+
+
+def test_equal_scores_keep_the_order_of_the_gallery() -> None:
+    gallery = np.ones((300, 4), dtype=np.float32)
+    assert next(iter(rank_exactly(gallery, gallery[:1]))).tolist() == list(range(300))
+
+
+def test_missing_images_are_listed(oxford: Path) -> None:
+    (oxford / "jpg" / "red_1.jpg").unlink()
+    (oxford / "jpg" / "query_blue.jpg").unlink()
+    with pytest.raises(DataError, match=r"roxford5k: 2 images are missing:\n.*red_1.jpg\n.*query_blue.jpg"):
+        load_revisited("roxford5k", oxford)
+
+
+def test_an_unreadable_image_of_a_published_set_is_an_error(oxford: Path, tmp_path: Path) -> None:
+    (oxford / "jpg" / "red_1.jpg").write_bytes(b"no picture at all")
+    with pytest.raises(DataError, match=r"roxford5k: 1 images cannot be read: red_1 \("):
+        run_benchmark(load_revisited("roxford5k", oxford), ColourExtractor(), "colour", config(tmp_path))
+
+
+def test_revisited_folders(oxford: Path, tmp_path: Path) -> None:
+    assert load_revisited("roxford5k", oxford.parent).gallery_names[0] == "red_0"
+    with pytest.raises(DataError, match=r"there is no gnd_rparis6k.pkl"):
+        load_revisited("rparis6k", oxford)
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Path:
+    for colour, rgb in COLOURS.items():
+        for number in range(3):
+            paint(tmp_path / "classes" / colour / f"{colour[0]}{number}.png", rgb, number / 10)
+    paint(tmp_path / "classes" / "alone" / "x.png", (200, 200, 20), 0)
+    return tmp_path / "classes"
+
+
+def test_leave_one_out_over_class_folders(classes: Path, tmp_path: Path) -> None:
+    benchmark = leave_one_out(load_labelled_source(classes))
+    run = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+    score = run.result.protocols["all"]
+    assert list(run.result.protocols) == ["all"]
+    assert score.map == 1.0
+    assert score.num_queries == 9
+    assert run.result.to_json()["protocols"]["all"]["ap"][0] is None  # the class of one image
+    assert run.result.query == "whole"
+    assert all(own not in top for own, top in enumerate(run.tops))
+
+
+def test_leave_one_out_over_a_csv(classes: Path, tmp_path: Path) -> None:
+    rows = [f"{file.parent.name}/{file.name},{file.parent.name}" for file in sorted(classes.rglob("r*.png"))]
+    rows += [f"green/g0.png,{'red'}"]
+    (classes / "mine.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+    benchmark = leave_one_out(load_labelled_source(classes / "mine.csv"))
+    score = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result.protocols["all"]
+    assert score.ap.tolist()[:3] == [1.0, 1.0, 1.0]
+    (classes / "mine.csv").write_text("path,label\nred/r0.png,red\nred/gone.png,red\n")
+    with pytest.raises(DataError, match=r"1 images are missing:\n.*gone.png"):
+        leave_one_out(load_labelled_source(classes / "mine.csv"))
+
+
+def test_unreadable_images_of_a_folder_are_skipped_and_too_many_are_an_error(tmp_path: Path) -> None:
+    for number in range(120):
+        paint(tmp_path / "many" / f"c{number % 2}" / f"{number}.png", COLOURS["red" if number % 2 else "blue"], 0.1)
+    (tmp_path / "many" / "c0" / "0.png").write_bytes(b"")
+    benchmark = leave_one_out(load_labelled_source(tmp_path / "many"))
+    run = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+    assert list(run.unreadable) == ["c0/0.png"]
+    assert len(run.benchmark.queries) == 119
+    assert run.result.protocols["all"].map == 1.0
+    assert any("1 images could not be read" in note for note in run.result.notes)
+    (tmp_path / "many" / "c0" / "2.png").write_bytes(b"")
+    with pytest.raises(DataError, match="2 of 120 images cannot be read, more than 1%"):
+        run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+
+
+def listed(folder: Path, content: object) -> Path:
+    path = folder.parent / "lists.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_lists_of_ones_own_with_junk_and_boxes(classes: Path, tmp_path: Path) -> None:
+    queries = [
+        {"query": "red/r0.png", "easy": ["red/r1.png"], "junk": ["red/r2.png"]},
+        {"query": "g0", "box": [0, 0, 10, 10], "hard": ["g2"], "easy": ["g0"]},
+    ]
+    benchmark = load_listed(classes, listed(classes, {"name": "mine", "queries": queries}))
+    assert benchmark.name == "mine"
+    assert benchmark.boxes == (None, (0.0, 0.0, 10.0, 10.0))
+    names = benchmark.gallery_names
+    assert {names[i] for i in benchmark.lists[0]["junk"]} == {"red/r0.png", "red/r2.png"}
+    assert benchmark.lists[1]["easy"].tolist() == []
+    result = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result
+    assert result.protocols["all"].ap[0] == 1.0
+    assert result.query == "box"
+    fewer = {"queries": queries[:1], "gallery": ["red/r1.png", "red/r2.png", "blue/b0.png"]}
+    assert load_listed(classes, listed(classes, fewer)).own_ids.tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "an object with a list 'queries'"),
+        ({"queries": [], "galery": []}, "key 'galery' is not known. Did you mean 'gallery'"),
+        ({"queries": [{"easy": []}]}, "query 0 must be an object with the file name 'query'"),
+        ({"queries": [{"query": "r0", "eazy": []}]}, "key 'eazy' is not known. Did you mean 'easy'"),
+        ({"queries": [{"query": "r0", "easy": ["zz"]}]}, "query 0, easy: 1 images are not in the gallery, zz for one"),
+        ({"queries": [{"query": "r0", "easy": "r1"}]}, "must be a list of file names"),
+        ({"queries": [{"query": "../../x.png"}]}, "is not a path inside"),
+        ({"queries": [{"query": "none.png", "easy": ["r1"]}]}, "1 images are missing"),
+        ({"queries": [], "gallery": ["red/r1.png", "red/r1.png"]}, "the gallery has an image twice"),
+    ],
+)
+def test_bad_lists_of_ones_own(classes: Path, content: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_listed(classes, listed(classes, content))
+
+
+def test_no_class_of_two_images_is_an_error(tmp_path: Path) -> None:
+    paint(tmp_path / "a.png", COLOURS["red"], 0)
+    images = image_set("one", tmp_path, [("a.png", "a")])
+    with pytest.raises(EvaluationError, match="no query has a positive"):
+        run_benchmark(leave_one_out(images), ColourExtractor(), "colour", config(tmp_path))
+
+
+def test_hashes_are_remembered_until_a_file_changes(tmp_path: Path) -> None:
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"one")
+    cache = HashCache(tmp_path / "cache")
+    first = cache.hash_files([file, file])
+    assert first[0] == first[1] == "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
+    file.write_bytes(b"other")
+    assert cache.hash_files([file]) != first[:1]
+    cache.close()
+    with pytest.raises(DataError, match="cannot be read"):
+        HashCache(tmp_path / "cache").hash_files([tmp_path / "none"])
