@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tessera import __version__
-from tessera.cli import embed, evaluate, serve, train
+from tessera.cli import check, embed, evaluate, explain, index, migrate, remove, search, serve, stats, train
 from tessera.errors import TesseraError
 
 app = typer.Typer(
@@ -37,6 +37,13 @@ def _root(
     pass
 
 
+app.command("index", epilog=index.EXAMPLE)(index.index)
+app.command("search", epilog=search.EXAMPLE)(search.search)
+app.command("remove", epilog=remove.EXAMPLE)(remove.remove)
+app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
+app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("migrate", epilog=migrate.EXAMPLE)(migrate.migrate)
+app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.command("train")(train.train)
 app.command("embed")(embed.embed)

@@ -74,9 +74,9 @@ class FaissEngine:
             raise GalleryError("The gallery holds no image that can be searched. Run `tessera index PHOTOS` first.")
         return view.index.search(queries, k, allowed=allowed)
 
-    def refresh(self, catalog: Catalog, *, writing: bool = False, wait: bool = True) -> None:
+    def refresh(self, catalog: Catalog, *, writing: bool = False, wait: bool = True) -> bool:
         if not self._lock.acquire(blocking=wait or self._view is None):
-            return
+            return False
         try:
             with catalog.read() as snapshot:
                 current = _current_state(snapshot, self.codec)
@@ -84,6 +84,7 @@ class FaissEngine:
                     self._view = self._caught_up(snapshot, current, writing=writing)
             if writing:
                 self._save_if_due(catalog)
+            return True
         finally:
             self._lock.release()
 

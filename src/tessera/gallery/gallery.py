@@ -175,8 +175,7 @@ class Gallery:
 
     def stats(self) -> dict[str, Any]:
         """How many images, of which model, searched how, and what it all takes."""
-        if len(self):
-            self._store.refresh()
+        self.refresh()
         with self._catalog.read() as snapshot:
             images, contents = snapshot.searchable, snapshot.count_contents()
             stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
@@ -247,6 +246,17 @@ class Gallery:
         with self._catalog.read() as snapshot:
             return len(snapshot.matching_ids(conditions)) if conditions else snapshot.searchable
 
+    def records(self, ids: Iterable[int]) -> dict[int, Record]:
+        """What the gallery knows of several images; ids that it does not have are left out."""
+        with self._catalog.read() as snapshot:
+            return snapshot.records([int(image_id) for image_id in ids])
+
+    def count(self, where: Where | None = None) -> int:
+        """How many images meet the conditions."""
+        conditions = parse_where(where)
+        with self._catalog.read() as snapshot:
+            return snapshot.count_matching(conditions)
+
     def images(self, *, after_id: int = 0, limit: int = 100, where: Where | None = None) -> list[Record]:
         """A page of images in the order of their ids; go on with `after_id` of the last one."""
         conditions = parse_where(where)
@@ -262,6 +272,11 @@ class Gallery:
         """Every metadata key with its most frequent values and how many images have each."""
         with self._catalog.read() as snapshot:
             return snapshot.facets(values_a_key)
+
+    def refresh(self) -> None:
+        """Catch up with what other processes have changed, as every search does first."""
+        if len(self):
+            self._store.refresh()
 
     @property
     def generation(self) -> int:

@@ -117,6 +117,12 @@ class Snapshot:
         where = f"images.id > ? AND images.state = ? AND {clause} ORDER BY images.id LIMIT ?"
         return list(self._select_records(where, [after_id, state, *parameters, limit]))
 
+    def count_matching(self, conditions: Sequence[filters.Condition]) -> int:
+        if not conditions:
+            return self.searchable
+        clause, parameters = filters.to_sql(conditions)
+        return self._number(f"SELECT count(*) FROM images WHERE state = 'ok' AND {clause}", *parameters)
+
     def matching_ids(self, conditions: Sequence[filters.Condition]) -> Ids:
         """The ids, ascending, of the images that meet every condition."""
         clause, parameters = filters.to_sql(conditions)

@@ -48,6 +48,7 @@ class Store:
         self._device, self._runtime, self._threads = device, runtime, threads
         self._reload, self._reloading = reload, threading.Lock()
         self._writing, self._opening = threading.RLock(), threading.RLock()
+        self._refreshed = -1  # the generation that searches see at least
         self._describer: Describer | None = None
         self._engine: Engine | None = None
         self._open(None if engine is None else absolute_engine(engine), create=create)
@@ -133,9 +134,12 @@ class Store:
             if self._engine is not None:
                 self._engine.close()
                 self._engine = None
+            self._refreshed = -1
 
     def refresh(self) -> None:
         """Let the engine catch up with the catalogue before a search."""
+        if self.catalog.generation() == self._refreshed:
+            return
         if self._reload == "background" and self.engine.size > 0:
             if self._reloading.acquire(blocking=False):
                 threading.Thread(target=self._refresh_and_release, name="reload", daemon=True).start()
@@ -150,7 +154,10 @@ class Store:
 
     def _refresh_now(self) -> None:
         engine = self.engine
-        engine.refresh(self.catalog, wait=False)
+        generation = self.catalog.generation()
+        if not engine.refresh(self.catalog, wait=False):
+            return
+        self._refreshed = generation
         # An index that had to be made is written down for the next reader, unless someone else is writing.
         if engine.worth_saving and self._writing.acquire(blocking=False):
             try:

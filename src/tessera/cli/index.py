@@ -1,0 +1,88 @@
+"""`tessera index`: put pictures into a gallery."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tessera.cli.options import DEFAULT_GALLERY, CodecOption, DeviceOption, GalleryOption, JsonOption, ModelOption
+from tessera.cli.output import index_progress, print_json, say
+
+if TYPE_CHECKING:
+    from tessera.gallery.results import IndexReport
+
+EXAMPLE = "Example: tessera index photos/ more/*.png labels.csv -g photos.tessera --prune"
+_SHOWN = 20
+
+
+def index(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE...", help="Folders, globs, pictures, CSV files with a column 'path', or .txt lists."
+        ),
+    ] = None,
+    gallery: GalleryOption = DEFAULT_GALLERY,
+    model: ModelOption = None,
+    codec: CodecOption = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", metavar="faiss|milvus:URI", help="What searches.", show_default="faiss")
+    ] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Take out images whose files are gone.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Make the index anew, and every descriptor if the model is another.")
+    ] = False,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Index pictures. Run it again at any time: it goes on where it stopped and skips what has not changed.
+
+    Pictures that cannot be read are written down with the reason, and tried again when their files change.
+    """
+    from tessera.gallery.gallery import Gallery
+
+    with Gallery(gallery, model, codec, engine, device=device) as opened, index_progress() as progress:
+        report = opened.index(*(sources or []), prune=prune, rebuild=rebuild, progress=progress)
+    _say_problems(report)
+    if json:
+        print_json(report.to_json())
+    else:
+        print(f"{_summary(report)} in {report.seconds:.1f} s -> {gallery}: {report.images} images")
+    if _came_to_nothing(report):
+        raise typer.Exit(1)
+
+
+def _say_problems(report: IndexReport) -> None:
+    from tessera.gallery.paths import printable
+
+    for problem in report.problems[:_SHOWN]:
+        say(f"{printable(problem.path)}: {printable(problem.reason)}")
+    more = report.failed + report.passed_over - min(len(report.problems), _SHOWN)
+    if more > 0:
+        say(f"... and {more} more; `tessera stats --failed` lists what could not be read")
+    if report.failed_before:
+        say(f"{report.failed_before} pictures could not be read before and have not changed since")
+    if report.vanished > report.pruned:
+        say(f"{report.vanished - report.pruned} files are gone but still in the gallery; --prune takes them out")
+    if report.found == 0 and report.vanished == 0 and report.passed_over == 0:
+        say("no pictures were found: looked for JPEG, PNG, WebP, TIFF, GIF, BMP, AVIF and HEIC files")
+
+
+def _summary(report: IndexReport) -> str:
+    counts = {
+        "added": report.added,
+        "changed": report.changed,
+        "unchanged": report.unchanged,
+        "not readable": report.failed + report.failed_before,
+        "removed": report.pruned,
+    }
+    parts = [f"{count} {name}" for name, count in counts.items() if count or name == "added"]
+    if report.reused:
+        parts[0] += f" ({report.reused} copies of known content)"
+    return ", ".join(parts)
+
+
+def _came_to_nothing(report: IndexReport) -> bool:
+    """Whether nothing that was named could be used: a script should hear of that."""
+    return report.found == report.failed + report.failed_before and report.vanished == 0

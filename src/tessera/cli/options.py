@@ -1,0 +1,48 @@
+"""Options that several commands share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_GALLERY = Path("gallery.tessera")
+
+GalleryOption = Annotated[
+    Path,
+    typer.Option(
+        "-g",
+        "--gallery",
+        metavar="GALLERY",
+        envvar="TESSERA_GALLERY",
+        help="The folder of the gallery.",
+        show_default=True,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME|BUNDLE", help="A packaged model's name, or a bundle's folder.", show_default="lite"
+    ),
+]
+CodecOption = Annotated[
+    str | None,
+    typer.Option(
+        "--codec", metavar="auto|flat|pq1|pq8|fast|ivf", help="How descriptors are coded.", show_default="auto"
+    ),
+]
+DeviceOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where the network runs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer as JSON on stdout.")]
+BoxOption = Annotated[
+    str | None,
+    typer.Option("--box", metavar="X0,Y0,X1,Y1", help="Search for this part only, in pixels of the picture as shown."),
+]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="KEY=VALUE",
+        help="Only images whose metadata says so; also !=, >=, <=, > and <. May be repeated.",
+    ),
+]

@@ -1,0 +1,79 @@
+"""What commands print: data on stdout, everything else on stderr, bars and colours only for a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tessera.gallery.results import IndexProgress
+
+
+def print_json(answer: Any) -> None:
+    """One JSON document on stdout. Pure ASCII: a path that is no UTF-8 survives as escaped surrogates."""
+    print(json.dumps(answer, ensure_ascii=True, allow_nan=False))
+
+
+def say(message: str) -> None:
+    """A line for people, on stderr."""
+    print(message, file=sys.stderr)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table for a terminal; for a pipe, one line a row with tabs, which other tools can cut."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in header:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: a path may hold what looks like markup
+    Console().print(table)
+
+
+@contextlib.contextmanager
+def index_progress() -> Iterator[Callable[[IndexProgress], None] | None]:
+    """Yield the `progress` of `Gallery.index`: a bar with rate and time left; None when nobody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("indexing"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("[red]{task.fields[failures]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, rate="", failures="")
+
+        def advance(progress: IndexProgress) -> None:
+            speed = bar.tasks[0].speed
+            rate = f"{speed:.1f} images/s" if speed else ""
+            failures = f"{progress.failed} not read" if progress.failed else ""
+            bar.update(task, completed=progress.done, total=progress.total, rate=rate, failures=failures)
+
+        yield advance
+
+
+def size_text(count: int) -> str:
+    """Bytes in the unit that suits them."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

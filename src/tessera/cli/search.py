@@ -1,0 +1,48 @@
+"""`tessera search`: which images show this?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tessera.cli.options import DEFAULT_GALLERY, BoxOption, DeviceOption, GalleryOption, JsonOption, WhereOption
+from tessera.cli.output import print_json, print_table, say
+
+EXAMPLE = "Example: tessera search tower.jpg -k 5 --box 120,40,600,700 --where city=Pisa --json"
+
+
+def search(
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="The picture to look for.")],
+    gallery: GalleryOption = DEFAULT_GALLERY,
+    k: Annotated[int, typer.Option("-k", help="How many hits; the whole gallery if it holds fewer.")] = 10,
+    box: BoxOption = None,
+    where: WhereOption = None,
+    expand: Annotated[str | None, typer.Option("--expand", metavar="aqe|diffusion", help="Widen the query.")] = None,
+    rerank: Annotated[
+        str | None, typer.Option("--rerank", metavar="global|sp|dsm|lightglue", help="Look at the best hits again.")
+    ] = None,
+    device: DeviceOption = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Find the images that show the same place or object, best first."""
+    from tessera.data.boxes import parse_box
+    from tessera.gallery.gallery import Gallery
+    from tessera.gallery.paths import printable
+
+    with Gallery(gallery, device=device, create=False) as opened:
+        result = opened.search(
+            image, k, box=None if box is None else parse_box(box), where=where, expand=expand, rerank=rerank
+        )
+    for note in result.notes:
+        say(note)
+    if json:
+        print_json(result.to_json())
+        return
+    if not result:
+        say("no image of the gallery meets the conditions of --where")
+    rows = [
+        [f"{hit.score:.4f}", printable(hit.path), " ".join(f"{key}={value}" for key, value in hit.metadata.items())]
+        for hit in result
+    ]
+    print_table(("score", "path", "metadata"), rows)
