@@ -47,7 +47,7 @@ def make_card(network: Network, name: str, **fields: Any) -> ModelCard:
         architecture=network.architecture,
         dim=network.dim,
         num_tokens=network.num_tokens,
-        stride=backbone.stride,
+        stride=network.stride,
         preprocessing=Preprocessing(mean=tuple(backbone.mean), std=tuple(backbone.std)),
     )
     model = str(network.architecture.get("model"))

@@ -53,6 +53,10 @@ class GlobalNetwork(nn.Module):
         return self.head.dim
 
     @property
+    def stride(self) -> int:
+        return self.backbone.stride
+
+    @property
     def num_tokens(self) -> int:
         return self.head.num_tokens
 

@@ -11,7 +11,7 @@ from tessera.errors import ConfigError
 from tessera.models.backbones.base import Backbone
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-_BASIC_DEPTHS = (18, 34)
+BASIC_DEPTHS = (18, 34)
 
 # Caffe's colour means in RGB order, for pictures in 0..1; the weights want values up to 255.
 CAFFE_MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
@@ -82,7 +82,7 @@ class ResNet(Backbone):
         if v1:
             self.mean, self.std = CAFFE_MEAN, CAFFE_STD
         eps = 1e-3 if v1 else 1e-5
-        block: type[BasicBlock | Bottleneck] = BasicBlock if depth in _BASIC_DEPTHS else Bottleneck
+        block: type[BasicBlock | Bottleneck] = BasicBlock if depth in BASIC_DEPTHS else Bottleneck
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64, eps=eps)
         inputs, stages = 64, []

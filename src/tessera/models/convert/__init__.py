@@ -1,0 +1,109 @@
+"""Other people's checkpoints as bundles: `convert_checkpoint("file.pth", "bundle/")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tessera.errors import CheckpointError
+from tessera.models.bundle import Bundle, ModelCard
+from tessera.models.convert.checkpoint import Checkpoint, read_checkpoint
+from tessera.models.convert.formats import FORMATS, Format, backbone_of, recognise
+from tessera.models.export import Network, export_bundle, make_card
+from tessera.models.registry import build_model
+from tessera.storage import hash_file
+
+__all__ = ["FORMATS", "convert_checkpoint", "load_checkpoint"]
+
+_LISTED = 12
+
+
+def convert_checkpoint(path: str | Path, output: str | Path, *, name: str | None = None) -> Bundle:
+    """Recognise a checkpoint by its keys, check it key by key, and write a bundle.
+
+    name: of the model on its card; the output folder's by default.
+    """
+    source = Path(path)
+    checkpoint = read_checkpoint(source)
+    found = recognise(checkpoint)
+    network = _build(checkpoint, found)
+    provenance = {"command": "tessera convert", "file": source.name, "sha256": hash_file(source), "format": found.name}
+    card = make_card(network, name or Path(output).name, provenance=provenance)
+    return export_bundle(network, output, _with_normalisation(card, checkpoint))
+
+
+def load_checkpoint(path: str | Path) -> Network:
+    """The network of a checkpoint, in evaluation mode, without a bundle on the way."""
+    checkpoint = read_checkpoint(Path(path))
+    return _build(checkpoint, recognise(checkpoint))
+
+
+def _build(checkpoint: Checkpoint, found: Format) -> Network:
+    kept = {key: value for key, value in checkpoint.state.items() if not key.startswith(found.dropped)}
+    renamed = {found.to_ours(key): value for key, value in kept.items()}
+    backbone = backbone_of(checkpoint, renamed)
+    network = build_model(found.model, backbone=backbone, **found.configure(checkpoint))
+    _check(network, renamed, checkpoint, found)
+    network.load_state_dict({**_counters(network), **renamed})
+    return network.eval()
+
+
+def _check(network: Network, renamed: Mapping[str, Tensor], checkpoint: Checkpoint, found: Format) -> None:
+    """Names, shapes and numbers, all complaints in the file's own names."""
+    wanted = network.state_dict()
+    missing = [found.to_theirs(key) for key in wanted if key not in renamed and not key.endswith("num_batches_tracked")]
+    extra = [found.to_theirs(key) for key in renamed if key not in wanted]
+    where = f"{checkpoint.path} looks like {found.name} but does not match it"
+    if missing or extra:
+        raise CheckpointError(f"{where}. Missing keys: {_listed(missing)}. Extra keys: {_listed(extra)}.")
+    shapes = [
+        f"{found.to_theirs(key)} {tuple(value.shape)} instead of {tuple(wanted[key].shape)}"
+        for key, value in renamed.items()
+        if value.shape != wanted[key].shape
+    ]
+    if shapes:
+        raise CheckpointError(f"{where}. Shapes: {_listed(shapes)}.")
+    broken = [found.to_theirs(key) for key, value in renamed.items() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise CheckpointError(f"{checkpoint.path} has NaN or infinite weights: {_listed(broken)}.")
+
+
+def _counters(network: Network) -> dict[str, Tensor]:
+    """Files from before torch 0.4.1 lack the batch norms' counters, which inference has no use for."""
+    return {key: value for key, value in network.state_dict().items() if key.endswith("num_batches_tracked")}
+
+
+def _with_normalisation(card: ModelCard, checkpoint: Checkpoint) -> ModelCard:
+    """cirtorch and HOW write mean and std into their files; a file that names others than ImageNet's is obeyed."""
+    tables: list[Any] = [checkpoint.extras.get("meta"), checkpoint.extras.get("net_params")]
+    tables += [table.get("runtime") for table in tables if isinstance(table, Mapping)]
+    for table in tables:
+        if not isinstance(table, Mapping):
+            continue
+        mean, std = _triple(table.get("mean")), _triple(table.get("std"))
+        nested = table.get("mean_std")
+        if isinstance(nested, Sequence) and len(nested) == 2:
+            mean, std = _triple(nested[0]), _triple(nested[1])
+        if mean and std:
+            return replace(card, preprocessing=replace(card.preprocessing, mean=mean, std=std))
+    return card
+
+
+def _triple(value: Any) -> tuple[float, ...] | None:
+    try:
+        numbers = tuple(float(number) for number in value)
+    except (TypeError, ValueError):
+        return None
+    return numbers if len(numbers) == 3 else None
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "none"
+    rest = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,102 @@
+"""Read a checkpoint of somebody else's training: weights and plain data only, never code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tessera.errors import CheckpointError
+
+_NESTED = ("state_dict", "model_state_dict", "model", "net")
+_PREFIX = "module."
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A flat state dict (without `module.`, in float32) and what lay beside it in the file."""
+
+    path: Path
+    state: dict[str, Tensor]
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Load flat or nested dictionaries, .safetensors too.
+
+    Pickles are read with `weights_only`: beside tensors and plain containers only numpy arrays and numbers are admitted
+    (cirtorch and HOW keep some), so a file that asks for anything else is refused before anything of it runs.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not a file. Give the checkpoint to convert.")
+    loaded = _load(path)
+    if not isinstance(loaded, Mapping):
+        raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not a dictionary of weights.")
+    state: Mapping[Any, Any] = loaded
+    extras: dict[str, Any] = {}
+    for key in _NESTED:
+        if isinstance(loaded.get(key), Mapping):
+            state = loaded[key]
+            extras = {str(name): value for name, value in loaded.items() if name != key}
+            break
+    tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise CheckpointError(
+            f"{path} holds no weights: neither itself nor under {', '.join(_NESTED)} has it a dictionary of tensors."
+        )
+    others = [str(name) for name, value in state.items() if not isinstance(value, Tensor)]
+    if others:
+        raise CheckpointError(f"{path} has entries among its weights that are no tensors: {', '.join(others[:8])}.")
+    if all(name.startswith(_PREFIX) for name in tensors):
+        tensors = {name.removeprefix(_PREFIX): value for name, value in tensors.items()}
+    return Checkpoint(path, {name: _to_float32(value) for name, value in tensors.items()}, extras)
+
+
+def _load(path: Path) -> Any:
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        with torch.serialization.safe_globals(_numpy_globals()):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged or malicious file may raise anything; nothing of it has been run
+        raise CheckpointError(f"{path} cannot be read: {_reason(error)} Get the file again from its source.") from error
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if asked := re.search(r"(?:GLOBAL|global) ([\w.]+)", text):
+        return f"it asks for {asked[1]}, and only tensors, numpy arrays and plain data are loaded."
+    if "PytorchStreamReader" in text or isinstance(error, EOFError):
+        return "it is truncated or damaged."
+    lines = text.splitlines()
+    return f"{lines[0].rstrip('.') if lines else type(error).__name__}."
+
+
+def _numpy_globals() -> list[Any]:
+    """What a pickled numpy array or number names; none of it runs code of the file's choosing."""
+    from numpy._core import multiarray
+
+    kinds = [type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?")]
+    rebuild, scalar = multiarray._reconstruct, multiarray.scalar
+    old = "numpy.core.multiarray"  # the name before numpy 2
+    return [
+        rebuild,
+        scalar,
+        (rebuild, f"{old}._reconstruct"),
+        (scalar, f"{old}.scalar"),
+        np.ndarray,
+        np.dtype,
+        *kinds,
+    ]
+
+
+def _to_float32(value: Tensor) -> Tensor:
+    return value.detach().float() if value.is_floating_point() else value.detach()
