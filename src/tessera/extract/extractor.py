@@ -114,7 +114,7 @@ class Extractor:
     def outputs(self, image: Pixels, names: Sequence[str]) -> list[Outputs]:
         """The network's outputs for one image, a dictionary a scale (in the order of `scales`), with batch axis."""
         normalised = self.normalise([image])
-        return [self._runtime().run(rescale(normalised, scale), names) for scale in self.scales]
+        return [self._runtime().run(self._at_scale(normalised, scale), names) for scale in self.scales]
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -157,9 +157,19 @@ class Extractor:
         normalised = self.normalise(images)
         total = np.zeros((len(images), self.dim), dtype=np.float32)
         for scale in self.scales:
-            values = runtime.run(rescale(normalised, scale))["descriptor"]
+            values = runtime.run(self._at_scale(normalised, scale))["descriptor"]
             total += unit(np.asarray(values, dtype=np.float32))
         return unit(total / np.float32(len(self.scales)))
+
+    def _at_scale(self, normalised: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.float32]:
+        """The scaled images. An icon that is smaller than one position of the map has its edge repeated."""
+        scaled = rescale(normalised, scale)
+        height, width = scaled.shape[-2:]
+        stride = self.bundle.card.stride
+        if max(height, width) < stride:
+            around = ((0, 0), (0, 0), (0, stride - height), (0, stride - width))
+            scaled = np.pad(scaled, around, mode="edge")
+        return scaled
 
 
 def unit(vectors: Descriptors) -> Descriptors:
