@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tessera.data.boxes import Box
 from tessera.explain.contributions import contribution_matrix, merge_scales, strongest_pairs
 from tessera.explain.regions import merge_maps, region_box
 
@@ -23,6 +24,7 @@ METHOD_NOTES: dict[Method, str] = {
     "activation": "this network has no tokens: the map shows where its activations are strong",
     "occlusion": "this network has no tokens: the map shows where hiding a patch changes the descriptor",
 }
+UNIT_FRAME: Box = (0.0, 0.0, 1.0, 1.0)
 OCCLUSION_CELLS = 7  # patches a side: 49 more runs of the network, single scale
 
 
@@ -48,13 +50,20 @@ class ImageExplanation:
         """The region of every map, in fractions of the picture's width and height (x0, y0, x1, y1)."""
         return [region_box(values) for values in self.maps]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, frame: Box = UNIT_FRAME) -> dict[str, Any]:
+        """Boxes and weights. frame: where the picture lies, so that boxes can be given in another one's pixels."""
+        left, top, right, bottom = frame
+        width, height = right - left, bottom - top
         return {
             "method": self.method,
             "note": METHOD_NOTES[self.method],
             "tokens": [
-                {"token": index, "box": list(box), "weight": float(np.linalg.norm(part))}
-                for index, (box, part) in enumerate(zip(self.boxes, self.parts, strict=False))
+                {
+                    "token": index,
+                    "box": [left + x0 * width, top + y0 * height, left + x1 * width, top + y1 * height],
+                    "weight": float(np.linalg.norm(part)),
+                }
+                for index, ((x0, y0, x1, y1), part) in enumerate(zip(self.boxes, self.parts, strict=False))
             ],
         }
 
@@ -85,7 +94,7 @@ class PairExplanation:
         """The other picture's token that did most for the score; 0 where there are no tokens."""
         return int(np.argmax(self.matrix[:, :-1].sum(axis=0))) if self.query.num_tokens else 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, query_frame: Box = UNIT_FRAME, other_frame: Box = UNIT_FRAME) -> dict[str, Any]:
         return {
             "score": self.score,
             "matrix": self.matrix.tolist(),
@@ -93,8 +102,8 @@ class PairExplanation:
                 {"query_token": i, "other_token": j, "contribution": float(self.matrix[i, j])} for i, j in self.pairs
             ],
             "strongest_token": self.strongest_token,
-            "query": self.query.to_json(),
-            "other": self.other.to_json(),
+            "query": self.query.to_json(query_frame),
+            "other": self.other.to_json(other_frame),
         }
 
 

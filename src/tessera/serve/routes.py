@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -11,7 +10,7 @@ import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Depends, File, Form, Path, Query, Request, Response, UploadFile
 
-from tessera.data.images import Box
+from tessera.data.boxes import Box, parse_box
 from tessera.errors import UsageError
 from tessera.serve import schemas
 from tessera.serve.access import COOKIE, matches, require_reader, require_writer
@@ -73,16 +72,8 @@ async def in_thread(request: Request, lane: str, call: Callable[..., T], *args: 
     raise ProblemError(504, f"This took longer than {settings.timeout_s:g} s.")
 
 
-def parse_box(text: str | None) -> Box | None:
-    if not text:
-        return None
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) != 4 or not all(math.isfinite(value) for value in values):
-        raise UsageError("box must be four numbers: x0,y0,x1,y1 in pixels of the upright picture.")
-    return values[0], values[1], values[2], values[3]
+def optional_box(text: str | None) -> Box | None:
+    return parse_box(text) if text else None
 
 
 def checked_k(request: Request, k: int) -> int:
@@ -113,7 +104,7 @@ async def search_by_upload(
     rerank: Annotated[str | None, Form()] = None,
 ) -> Any:
     content = await read_upload(request, file)
-    options = {"k": checked_k(request, k), "box": parse_box(box), "where": where, "expand": expand, "rerank": rerank}
+    options = {"k": checked_k(request, k), "box": optional_box(box), "where": where, "expand": expand, "rerank": rerank}
     return await in_thread(request, "network", service.search, content, **options)
 
 
@@ -133,7 +124,7 @@ async def search_by_image(
     expand: Expand = None,
     rerank: Rerank = None,
 ) -> Any:
-    options = {"k": checked_k(request, k), "box": parse_box(box), "where": where, "expand": expand, "rerank": rerank}
+    options = {"k": checked_k(request, k), "box": optional_box(box), "where": where, "expand": expand, "rerank": rerank}
     # Only a box needs the network; without one the stored descriptor is the query.
     lane = "network" if box or rerank else "search"
     return await in_thread(request, lane, service.search, image_id, **options)
@@ -149,7 +140,7 @@ async def explain_upload(
     request: Request, service: Service, image_id: ImageId, file: UploadFile, box: Annotated[str | None, Form()] = None
 ) -> Any:
     content = await read_upload(request, file)
-    return await in_thread(request, "network", service.explain, content, parse_box(box), image_id)
+    return await in_thread(request, "network", service.explain, content, optional_box(box), image_id)
 
 
 @api.get(
@@ -161,7 +152,7 @@ async def explain_upload(
 async def explain_images(
     request: Request, service: Service, image_id: ImageId, other_id: ImageId, box: BoxText = None
 ) -> Any:
-    return await in_thread(request, "network", service.explain, image_id, parse_box(box), other_id)
+    return await in_thread(request, "network", service.explain, image_id, optional_box(box), other_id)
 
 
 @api.get("/images", response_model=schemas.ImagePage, tags=["gallery"], summary="Browse the gallery")
