@@ -80,6 +80,8 @@ class FaissEngine:
         try:
             with catalog.read() as snapshot:
                 current = _current_state(snapshot, self.codec)
+                if writing and self._view is None and self._stored_state() == current:
+                    return True  # nothing to bring up to date, and nobody has asked to search
                 if self._view is None or self._view.state != current:
                     self._view = self._caught_up(snapshot, current, writing=writing)
             if writing:

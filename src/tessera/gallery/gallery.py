@@ -244,17 +244,6 @@ class Gallery:
         """How many images meet the conditions."""
         conditions = parse_where(where)
         with self._catalog.read() as snapshot:
-            return len(snapshot.matching_ids(conditions)) if conditions else snapshot.searchable
-
-    def records(self, ids: Iterable[int]) -> dict[int, Record]:
-        """What the gallery knows of several images; ids that it does not have are left out."""
-        with self._catalog.read() as snapshot:
-            return snapshot.records([int(image_id) for image_id in ids])
-
-    def count(self, where: Where | None = None) -> int:
-        """How many images meet the conditions."""
-        conditions = parse_where(where)
-        with self._catalog.read() as snapshot:
             return snapshot.count_matching(conditions)
 
     def images(self, *, after_id: int = 0, limit: int = 100, where: Where | None = None) -> list[Record]:
