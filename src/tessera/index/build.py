@@ -7,20 +7,23 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tessera.config import from_mapping
 from tessera.errors import IndexingError, unknown_name
 from tessera.index.codec import Arrays, Codec, use_threads
 from tessera.index.files import read_array, read_manifest
 from tessera.index.flat import FlatCodec
+from tessera.index.pq1 import Pq1Codec
+from tessera.index.pq8 import Pq8Codec
 from tessera.index.rows import Rows
-from tessera.index.search_index import SearchIndex
+from tessera.index.search_index import Fitted, SearchIndex, measure_error
 from tessera.index.store import DescriptorStore
 from tessera.registry import Registry
 
 CODECS: Registry[type[Codec]] = Registry("codec")
-CODECS.add("flat", FlatCodec)
+for _codec in (FlatCodec, Pq1Codec, Pq8Codec):
+    CODECS.add(_codec.name, _codec)
 
 TARGET_RECALL = 0.99
-_ERROR_ROWS = 4096
 
 
 def choose_codec(size: int) -> str:
@@ -53,8 +56,8 @@ def build_index(
         raise IndexingError(unknown_name("codec", name, ["auto", *CODECS]))
     with use_threads(threads):
         coded = CODECS[name].fit(store, seed=seed, target_recall=target_recall)
-        error = coded.error(store.take(sample_rows(len(store), _ERROR_ROWS, seed)).astype(np.float32))
-    return SearchIndex(coded, store, Rows(given), fitted_error=error, seed=seed)
+        error = measure_error(coded, store, seed)
+    return SearchIndex(coded, store, Rows(given), fitted=Fitted(seed, target_recall, error))
 
 
 def load_index(path: str | Path) -> SearchIndex:
@@ -91,9 +94,9 @@ def _open(folder: Path, manifest: dict[str, object]) -> SearchIndex:
     assert isinstance(values, dict)
     codec = CODECS[name].restore(values, arrays, store)
     rows = Rows(read_array(folder, files["ids"], mapped=False), read_array(folder, files["alive"], mapped=False))
-    index = SearchIndex(
-        codec, store, rows, fitted_error=float(str(manifest["fitted_error"])), seed=int(str(manifest["seed"]))
-    )
+    fitted = manifest["fitted"]
+    assert isinstance(fitted, dict)
+    index = SearchIndex(codec, store, rows, fitted=from_mapping(Fitted, fitted))
     index.resume(
         folder,
         files,
@@ -104,10 +107,3 @@ def _open(folder: Path, manifest: dict[str, object]) -> SearchIndex:
         recent=read_array(folder, files["recent"], mapped=False),
     )
     return index
-
-
-def sample_rows(total: int, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Distinct rows in ascending order, the same for the same seed whatever the machine."""
-    if total <= count:
-        return np.arange(total)
-    return np.sort(np.random.Generator(np.random.PCG64(seed)).choice(total, size=count, replace=False))

@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tessera.config import to_mapping
 from tessera.errors import IndexingError
 from tessera.index.codec import Codec, use_threads
 from tessera.index.files import write_array, write_manifest
 from tessera.index.locks import SharedLock
 from tessera.index.rows import Keep, Rows
+from tessera.index.sampling import sample_rows
 from tessera.index.store import DescriptorStore, best, contenders, inner_products
 from tessera.index.tail import Tail
 
@@ -30,18 +33,33 @@ TAIL_ROWS = 4096  # a tail of this length costs about a millisecond a query
 DEAD_SHARE = 0.1
 DRIFT_RATIO = 1.25  # a quarter more error than when it was fitted: retraining pays
 _DRIFT_ROWS = 4096
+_ERROR_ROWS = 4096
+_REFIT_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """How the codec came about, and how well it coded the gallery it was fitted on."""
+
+    seed: int = 0
+    target_recall: float = 0.99
+    error: float = 0.0
+
+
+def measure_error(codec: Codec, store: DescriptorStore, seed: int) -> float:
+    """The codec's coding error on rows of the store: what later additions are compared with."""
+    return codec.error(store.take(sample_rows(len(store), _ERROR_ROWS, seed)).astype(np.float32))
 
 
 class SearchIndex:
     """The `search`, `add`, `remove` and `save` of a gallery, whatever its codec. Safe to use from several threads."""
 
-    def __init__(self, codec: Codec, store: DescriptorStore, rows: Rows, *, fitted_error: float, seed: int) -> None:
+    def __init__(self, codec: Codec, store: DescriptorStore, rows: Rows, *, fitted: Fitted) -> None:
         self._codec = codec
         self._store = store
         self._rows = rows
         self._tail = Tail(store.dim)
-        self._fitted_error = fitted_error
-        self._seed = seed
+        self._fitted = fitted
         self._recent: list[Float32s] = []
         self._lock = threading.RLock()  # the tail, the tombstones and the order of writers
         self._coded = SharedLock()  # the coded rows: searches share them, maintenance has them alone
@@ -203,12 +221,23 @@ class SearchIndex:
     def _fold_tail(self) -> None:
         order = np.argsort(self._tail.ids)
         ids, descriptors = self._tail.ids[order], np.ascontiguousarray(self._tail.descriptors[order])
-        self._codec.append(descriptors)
         self._store.append(descriptors.astype(np.float16))
+        if self._rows.total < min(len(ids), _REFIT_ROWS):
+            self._refit()
+        else:
+            self._codec.append(descriptors)
         self._rows = self._rows.extended(ids)
         self._recent = [*self._recent, descriptors[-_DRIFT_ROWS:]][-4:]
         self._tail = Tail(self.dim)
         self._forget_written()
+
+    def _refit(self) -> None:
+        # What was fitted on a handful, or on nothing, says little of what has come since.
+        self._codec = type(self._codec).fit(
+            self._store, seed=self._fitted.seed, target_recall=self._fitted.target_recall
+        )
+        self._fitted = replace(self._fitted, error=measure_error(self._codec, self._store, self._fitted.seed))
+        self._recent = []
 
     def _drop_dead(self) -> None:
         alive = Keep(self._rows.total, bitmap=self._rows.bitmap).rows
@@ -228,9 +257,9 @@ class SearchIndex:
         with self._lock:
             recent = [*self._recent, self._tail.descriptors[-_DRIFT_ROWS:]]
         sample = np.concatenate(recent)
-        if len(sample) == 0 or self._fitted_error <= 0:
+        if len(sample) == 0 or self._fitted.error <= 0:
             return 1.0
-        return float(self._codec.error(np.ascontiguousarray(sample)) / self._fitted_error)
+        return float(self._codec.error(np.ascontiguousarray(sample)) / self._fitted.error)
 
     def save(self, path: str | Path) -> None:
         """Write the index into the folder `path`, atomically; files that have not changed are not written again."""
@@ -251,7 +280,7 @@ class SearchIndex:
             files["tail.descriptors"] = write_array(folder, "tail", self._tail.descriptors.astype(np.float16))
             recent = np.concatenate([np.empty((0, self.dim), np.float32), *self._recent]).astype(np.float16)
             files["recent"] = write_array(folder, "recent", recent)
-            manifest = {"codec": self.codec, "dim": self.dim, "seed": self._seed, "fitted_error": self._fitted_error}
+            manifest = {"codec": self.codec, "dim": self.dim, "fitted": to_mapping(self._fitted)}
             manifest |= {"values": values, "segments": len(self._store.segments), "files": files}
             write_manifest(folder, manifest)
 

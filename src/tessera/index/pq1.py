@@ -1,0 +1,179 @@
+"""`pq1`: 256 k-means words in each dimension, a byte a dimension, as the paper has it.
+
+Looking every byte up in its table costs several times a flat search: the tables make a megabyte, which no near cache
+holds. Here the words of a dimension are sorted, so that a code's word is nearly an affine function of the code (two
+numbers a dimension), and that function is what SIMD is good at. So every row is scored by the affine words first, and
+those that can be among the best are scored again by the words themselves. The margin is taken from the differences
+seen, and a search goes deeper until no row outside it can come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from tessera.index.codec import Arrays, Codec, Float32s, Int64s, parameters
+from tessera.index.rows import Keep
+from tessera.index.sampling import sample_rows
+from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
+from tessera.index.store import DescriptorStore
+
+Bytes = npt.NDArray[np.uint8]
+
+WORDS = 256
+_TRAINING_ROWS = 32768
+_ITERATIONS = 40
+_LEAST_DEPTH = 128
+_MARGIN = 5.0  # standard deviations of the affine score around the score by the words
+
+
+class Pq1Codec(Codec):
+    """Codes in a FAISS scalar-quantiser index (its kernel is affine), and the words beside it."""
+
+    name = "pq1"
+    exact = False
+
+    def __init__(self, words: Float32s, affine: Float32s) -> None:
+        """words: D 256, ascending in each row. affine: 2 D, the word of code 0 and the step from 0 to 255, fitted."""
+        self._words = words
+        self._affine = affine
+        self._middles = (words[:, 1:] + words[:, :-1]) / 2
+        self._index = faiss.IndexScalarQuantizer(len(words), faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+        # FAISS reads a code as first + (code + 1/2) / 255 * range.
+        first, scale = affine
+        trained = np.concatenate([first - scale * np.float32(0.5 / 255), scale]).astype(np.float32)
+        faiss.copy_array_to_vector(trained, self._index.sq.trained)
+        self._index.is_trained = True
+
+    @classmethod
+    def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> Pq1Codec:
+        sample = store.take(sample_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
+        words, affine = train_words(sample)
+        codec = cls(words, affine)
+        for _, block in store.blocks():
+            codec.append(block)
+        return codec
+
+    def encode(self, descriptors: Float32s) -> Bytes:
+        """The nearest word of each value: N D."""
+        codes = np.empty(descriptors.shape, dtype=np.uint8)
+        columns = np.ascontiguousarray(descriptors.T)
+
+        def code(d: int) -> None:
+            codes[:, d] = np.searchsorted(self._middles[d], columns[d], side="left")
+
+        with ThreadPoolExecutor(faiss.omp_get_max_threads()) as pool:
+            list(pool.map(code, range(len(self._words)), chunksize=64))
+        return codes
+
+    def append(self, descriptors: Float32s) -> None:
+        self._index.add_sa_codes(self.encode(descriptors))
+
+    def _codes(self) -> Bytes:
+        size = self._index.ntotal * len(self._words)
+        if size == 0:
+            return np.empty((0, len(self._words)), np.uint8)
+        flat: Bytes = faiss.rev_swig_ptr(self._index.codes.data(), size)
+        return flat.reshape(self._index.ntotal, len(self._words))
+
+    def decode(self, codes: Bytes) -> Float32s:
+        """The words of codes N D."""
+        places = codes.astype(np.int32)
+        places += np.arange(0, WORDS * len(self._words), WORDS, dtype=np.int32)
+        return np.take(self._words.reshape(-1), places)
+
+    def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
+        possible = self._index.ntotal if keep is None else len(keep)
+        scores = np.full((len(queries), min(k, possible)), -np.inf, dtype=np.float32)
+        rows = np.full((len(queries), min(k, possible)), -1, dtype=np.int64)
+        waiting = np.arange(len(queries))
+        depth = min(max(2 * k, _LEAST_DEPTH), possible)
+        while len(waiting):
+            rough, found = self._scan(queries[waiting], depth, keep)
+            deeper = []
+            for i, q in enumerate(waiting):
+                by_words = self.decode(self._codes()[found[i]]) @ queries[q]
+                order = np.lexsort((found[i], -by_words))[: scores.shape[1]]
+                differences = by_words - rough[i]
+                reach = rough[i].min() + differences.mean() + _MARGIN * differences.std()
+                if depth < possible and reach > by_words[order[-1]]:
+                    deeper.append(q)
+                scores[q], rows[q] = by_words[order], found[i][order]
+            waiting = np.array(deeper, dtype=np.int64)
+            depth = min(4 * depth, possible)
+        return scores, rows
+
+    def _scan(self, queries: Float32s, depth: int, keep: Keep | None) -> tuple[Float32s, Int64s]:
+        if len(queries) >= LEAST_BATCH:
+            return scan_blocks(queries, self._blocks(), depth, keep)
+        scores, rows = self._index.search(queries, depth, params=parameters(keep))
+        return scores, rows
+
+    def _blocks(self) -> Iterator[tuple[int, Float32s]]:
+        codes = self._codes()
+        for i in range(0, len(codes), BLOCK_ROWS):
+            yield i, self._index.sq.decode(codes[i : i + BLOCK_ROWS])
+
+    def select(self, rows: Int64s) -> None:
+        kept = self._codes()[rows]
+        self._index.reset()
+        self._index.add_sa_codes(kept)
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        return {}, {"words": self._words, "affine": self._affine, "codes": self._codes()}
+
+    @classmethod
+    def restore(cls, values: dict[str, Any], arrays: Arrays, store: DescriptorStore) -> Pq1Codec:
+        codec = cls(arrays["words"], arrays["affine"])
+        codec._index.add_sa_codes(arrays["codes"])
+        return codec
+
+    def settings(self) -> dict[str, Any]:
+        return {"code_bytes": len(self._words), "words": WORDS}
+
+    def error(self, descriptors: Float32s) -> float:
+        return float(
+            np.square(self.decode(self.encode(descriptors)) - descriptors).sum() / np.square(descriptors).sum()
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self._index.ntotal * len(self._words) + 2 * self._words.nbytes + self._affine.nbytes)
+
+
+def train_words(sample: Float32s) -> tuple[Float32s, Float32s]:
+    """Lloyd's k-means in each of D dimensions of a sample N D: words D 256 ascending, and their affine fit 2 D.
+
+    In one dimension a cell is an interval of the sorted values, so an iteration is 255 binary searches and differences
+    of running sums: exact, without a random start, and the same on any number of threads.
+    """
+    dim = sample.shape[1]
+    words = np.empty((dim, WORDS), dtype=np.float32)
+    affine = np.zeros((2, dim), dtype=np.float32)
+    codes = np.arange(WORDS)
+    for d in range(dim):
+        values = np.sort(sample[:, d].astype(np.float64))
+        if len(values) == 0:
+            words[d] = 0
+            continue
+        sums = np.concatenate([[0.0], np.cumsum(values)])
+        centres = values[((np.arange(WORDS) + 0.5) / WORDS * len(values)).astype(np.int64)]
+        for _ in range(_ITERATIONS):
+            edges = np.searchsorted(values, (centres[1:] + centres[:-1]) / 2)
+            edges = np.concatenate([[0], edges, [len(values)]])
+            counts = np.diff(edges)
+            means = np.diff(sums[edges]) / np.maximum(counts, 1)
+            # Where rounding of the running sums or an empty cell would break the order, the old centre stays.
+            centres = np.maximum.accumulate(np.where(counts > 0, means, centres))
+        words[d] = centres
+        mean_code = (counts * codes).sum() / len(values)
+        mean_word = (counts * centres).sum() / len(values)
+        spread = (counts * (codes - mean_code) ** 2).sum()
+        slope = (counts * (codes - mean_code) * (centres - mean_word)).sum() / spread if spread > 0 else 0.0
+        affine[:, d] = mean_word - slope * mean_code, slope * 255
+    return words, affine
