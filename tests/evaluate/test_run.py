@@ -14,6 +14,7 @@ from tessera.data.labelled import image_set
 from tessera.data.leave_one_out import leave_one_out, load_labelled_source, load_listed
 from tessera.data.revisited import load_revisited
 from tessera.errors import DataError, EvaluationError
+from tessera.evaluate import descriptors
 from tessera.evaluate.cache import HashCache
 from tessera.evaluate.ranking import rank_by_index, rank_exactly
 from tessera.evaluate.run import RunConfig, run_benchmark
@@ -249,3 +250,16 @@ def test_hashes_are_remembered_until_a_file_changes(tmp_path: Path) -> None:
     cache.close()
     with pytest.raises(DataError, match="cannot be read"):
         HashCache(tmp_path / "cache").hash_files([tmp_path / "none"])
+
+
+def test_many_descriptors_lie_in_a_file_that_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(descriptors, "MAPPED_ABOVE_BYTES", 1000)
+    rows = descriptors.allocate_rows(100, 4, tmp_path)
+    assert isinstance(rows, np.memmap)
+    rows[7] = 1.5
+    taken = descriptors.take_rows(rows, [7, 3, *range(90)], tmp_path)
+    assert isinstance(taken, np.memmap)
+    assert taken[:2].tolist() == [[1.5] * 4, [0.0] * 4]
+    assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,8 @@ from tessera.errors import EvaluationError, TesseraError
 from tessera.evaluate.cache import DescriptorCache, cache_key
 
 Descriptors = npt.NDArray[np.float32]
-_MAPPED_ABOVE_BYTES = 1 << 30
+MAPPED_ABOVE_BYTES = 1 << 30
+_ROWS_AT_ONCE = 1 << 14
 
 
 class Described(Protocol):
@@ -73,7 +74,7 @@ def describe_images(
     rows: dict[str, list[int]] = {}
     for row, key in enumerate(keys):
         rows.setdefault(key, []).append(row)
-    described = DescribedImages(_allocate(len(paths), extractor.dim))
+    described = DescribedImages(allocate_rows(len(paths), extractor.dim, cache_dir))
     cache = DescriptorCache(cache_dir, extractor.fingerprint, extractor.dim)
     with contextlib.closing(cache):
         done = set()
@@ -104,9 +105,19 @@ def _check(descriptor: Descriptors, path: Path) -> None:
         raise EvaluationError(f"the descriptor of {path} is not finite: the model is damaged or cannot take this size.")
 
 
-def _allocate(count: int, dim: int) -> Descriptors:
-    """Zeros, N D; beyond a gigabyte in a temporary file that vanishes with the array."""
-    if 4 * count * dim <= _MAPPED_ABOVE_BYTES:
+def allocate_rows(count: int, dim: int, folder: Path) -> Descriptors:
+    """Zeros, N D; beyond a gigabyte in a temporary file of `folder` that vanishes with the array."""
+    if 4 * count * dim <= MAPPED_ABOVE_BYTES:
         return np.zeros((count, dim), dtype=np.float32)
-    with tempfile.NamedTemporaryFile(prefix="tessera-descriptors-") as file:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(prefix=".descriptors-", dir=folder) as file:
         return np.memmap(file.name, dtype=np.float32, mode="w+", shape=(count, dim))
+
+
+def take_rows(descriptors: Descriptors, rows: Sequence[int], folder: Path) -> Descriptors:
+    """Some of the rows, copied a part at a time into memory or a file as `allocate_rows` chooses."""
+    taken = allocate_rows(len(rows), descriptors.shape[1], folder)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        part = rows[start : start + _ROWS_AT_ONCE]
+        taken[start : start + len(part)] = descriptors[part]
+    return taken

@@ -16,7 +16,7 @@ from tessera.data.benchmark import Benchmark, images_fingerprint
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import DataError
 from tessera.evaluate.cache import HashCache, default_cache_dir
-from tessera.evaluate.descriptors import Describes, Descriptors, describe_images
+from tessera.evaluate.descriptors import Describes, Descriptors, describe_images, take_rows
 from tessera.evaluate.protocol import (
     KAPPAS,
     PROTOCOLS,
@@ -103,7 +103,9 @@ def run_benchmark(
     )
     described_s = time.perf_counter() - started
     benchmark, kept, unreadable = drop_unreadable(benchmark, described.failures)
-    descriptors = described.descriptors if not described.failures else described.descriptors[kept]
+    descriptors = described.descriptors
+    if described.failures:
+        descriptors = take_rows(descriptors, kept, config.cache_dir)
     split = len(benchmark.gallery)
     started = time.perf_counter()
     rank = ranker or _default_ranker(config)
