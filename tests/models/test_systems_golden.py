@@ -39,21 +39,26 @@ def rename(key: str) -> str:
     return f"backbone.{STAGES[stage]}{name.removeprefix(stage)}"
 
 
-def load(fill: ModuleType, golden_dir: Path, system: str) -> tuple[torch.nn.Module, dict[str, Tensor]]:
-    """A strictly loaded network, and the classifiers that its file carries."""
-    spec = json.loads((golden_dir / "nets" / f"{system}_r50_spec.json").read_text())
-    state = fill.seeded_state_dict(spec, 1234)
-    classifiers = {key: state.pop(key) for key in list(state) if key.startswith("classifier")}
-    network = build_model(f"{system}-released")
-    network.load_state_dict({rename(key): value for key, value in state.items()})
-    return network.eval(), classifiers
+@pytest.fixture(scope="module")
+def backbone(fill: ModuleType, golden_dir: Path) -> dict[str, Tensor]:
+    """The seeded weights that all four nets share: a tensor depends on its name, its shape and the seed only."""
+    spec = json.loads((golden_dir / "nets" / "rmac_r50_spec.json").read_text())
+    return fill.seeded_state_dict([row for row in spec if row[0].startswith("backbone.")], 1234)
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
-def case(request: pytest.FixtureRequest, fill: ModuleType, golden_dir: Path) -> tuple:
-    network, classifiers = load(fill, golden_dir, request.param)
-    with np.load(golden_dir / "nets" / f"{request.param}_r50.npz") as file:
-        return request.param, network, classifiers, dict(file)
+def case(request: pytest.FixtureRequest, fill: ModuleType, golden_dir: Path, backbone: dict[str, Tensor]) -> tuple:
+    """Its name, the strictly loaded network, the classifiers that its file carries, and the golden numbers."""
+    system = request.param
+    spec = json.loads((golden_dir / "nets" / f"{system}_r50_spec.json").read_text())
+    state = fill.seeded_state_dict([row for row in spec if not row[0].startswith("backbone.")], 1234)
+    classifiers = {key: state.pop(key) for key in list(state) if key.startswith("classifier")}
+    with torch.device("meta"):
+        network = build_model(f"{system}-released")
+    network.load_state_dict({rename(key): value for key, value in (backbone | state).items()}, assign=True)
+    assert {row[0] for row in spec} == {*backbone, *state, *classifiers}
+    with np.load(golden_dir / "nets" / f"{system}_r50.npz") as file:
+        return system, network.eval(), classifiers, dict(file)
 
 
 def picture(fill: ModuleType, height: int, width: int, seed: int) -> Tensor:
