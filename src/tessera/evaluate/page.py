@@ -153,8 +153,8 @@ h1 { font-size: 32px; line-height: 1.2; overflow-wrap: anywhere; }
 .card h2 { font-size: 14px; text-transform: capitalize; color: var(--soft); font-weight: 600; }
 .map { font-size: 40px; font-weight: 700; font-variant-numeric: tabular-nums; }
 .map span { font-size: 15px; color: var(--soft); font-weight: 500; margin-left: 8px; }
-.card ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 2px 14px; color: var(--soft); font-size: 13px;
-  margin-bottom: 14px; }
+.card ul { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: 2px 14px; color: var(--soft);
+  font-size: 13px; margin-bottom: 14px; }
 .card li { white-space: nowrap; }
 .card li b { color: var(--ink); font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: 72px; display: block; border-bottom: 1px solid var(--line); }
