@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from tessera.data.boxes import Box
 from tessera.explain.contributions import contribution_matrix, merge_scales, strongest_pairs
@@ -25,7 +26,8 @@ METHOD_NOTES: dict[Method, str] = {
     "occlusion": "this network has no tokens: the map shows where hiding a patch changes the descriptor",
 }
 UNIT_FRAME: Box = (0.0, 0.0, 1.0, 1.0)
-OCCLUSION_CELLS = 7  # patches a side: 49 more runs of the network, single scale
+OCCLUSION_CELLS = 6  # patches a side: 36 more runs of the network
+OCCLUSION_SIDE = 192  # on a small copy, or they would take longer than a person waits
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,9 @@ def occlusion_map(extractor: Extractor, image: NDArray[np.uint8], cells: int = O
 
     Returns cells x cells, non-negative.
     """
+    small = Image.fromarray(image)
+    small.thumbnail((OCCLUSION_SIDE, OCCLUSION_SIDE), Image.Resampling.BOX)
+    image = np.asarray(small)
     height, width = image.shape[:2]
     rows = np.linspace(0, height, min(cells, height) + 1).astype(int)
     columns = np.linspace(0, width, min(cells, width) + 1).astype(int)
