@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tessera.errors import DataError, ModelError
-from tessera.models.whitening import HOW_FLOOR, Whitening, fit_pairs, fit_pca, fold_into_layer
+from tessera.models.whitening import HOW_FLOOR, Whitening, fit_pairs, fit_pca, fold_into_layer, load_into_layer
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +131,15 @@ def test_folding_keeps_the_size() -> None:
     x = np.random.default_rng(8).standard_normal((20, 4))
     with pytest.raises(ModelError, match="cannot be folded"):
         fold_into_layer(torch.nn.Linear(7, 4), fit_pca(x, 3))
+
+
+def test_a_layer_starts_as_the_whitening_of_its_input() -> None:
+    x = np.random.default_rng(9).standard_normal((40, 6))
+    whitening = fit_pca(x)
+    layer = torch.nn.Conv2d(6, 4, 1).double()
+    load_into_layer(layer, whitening)
+    with torch.no_grad():
+        outputs = layer(torch.from_numpy(x)[..., None, None])[..., 0, 0].numpy()
+    assert np.abs(outputs - whitening.project(x, 4)).max() < 1e-10
+    with pytest.raises(ModelError, match="cannot start a layer from 6 to 7"):
+        load_into_layer(torch.nn.Linear(6, 7), whitening)

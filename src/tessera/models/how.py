@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,7 +13,7 @@ from tessera.errors import ConfigError
 from tessera.models.backbones import Backbone, build_backbone
 from tessera.models.local_network import LocalNetwork
 from tessera.models.pooling import normalise
-from tessera.models.whitening import HOW_FLOOR, fit_pca
+from tessera.models.whitening import HOW_FLOOR, fit_pca, load_into_layer
 
 STRENGTH_EPS = 1e-10
 
@@ -71,7 +69,6 @@ class HowNetwork(LocalNetwork):
         """The sum as a unit vector, B D."""
         return normalise(self.describe_raw(images))
 
-    @torch.no_grad()
     def initialise_reduction(self, local_features: ArrayLike) -> None:
         """Set the reduction to the whitened leading components of local features (N C, smoothed, unreduced).
 
@@ -80,9 +77,7 @@ class HowNetwork(LocalNetwork):
         layer = self.dim_reduction
         if layer is None:
             raise ConfigError("this network has no reduction to initialise: its dim is null.")
-        weight, bias = fit_pca(local_features, floor=HOW_FLOOR).as_linear(self.dim)
-        layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight))[..., None, None])
-        cast(Tensor, layer.bias).copy_(torch.from_numpy(bias))
+        load_into_layer(layer, fit_pca(local_features, floor=HOW_FLOOR))
 
 
 def build_how(config: HowConfig) -> HowNetwork:

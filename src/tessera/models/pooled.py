@@ -51,10 +51,13 @@ class PooledHead(Head):
         self.pool = _build_pooling(inputs, config, layer if config.regional else None)
         self.whiten = None if config.regional else layer
 
-    def describe(self, features: Tensor) -> Tensor:
+    def pool_map(self, features: Tensor) -> Tensor:
+        """B C H W to B C: what the whitening layer sees, and what to fit a whitening to that shall start it."""
         pooled = cast(Tensor, self.pool(features))
-        if self.normalise:
-            pooled = normalise(pooled)
+        return normalise(pooled) if self.normalise else pooled
+
+    def describe(self, features: Tensor) -> Tensor:
+        pooled = self.pool_map(features)
         return pooled if self.whiten is None else cast(Tensor, self.whiten(pooled))
 
 

@@ -146,27 +146,44 @@ def fit_pairs(
     return Whitening(mean, (whiten.T @ vectors)[:, : _check_dim(dim, rows.shape[1])])
 
 
+def load_into_layer(layer: nn.Linear | nn.Conv2d, whitening: Whitening) -> None:
+    """Make a linear layer (or a 1x1 convolution) the whitening itself, in place: its start before training.
+
+    Fit the whitening to the layer's input; as many components are kept as the layer has outputs.
+    """
+    outputs, inputs = layer.weight.shape[:2]
+    if inputs != whitening.dim_in or outputs > whitening.dim_out:
+        raise ModelError(
+            f"a whitening from {whitening.dim_in} to {whitening.dim_out} "
+            f"cannot start a layer from {inputs} to {outputs}."
+        )
+    _set_layer(layer, *whitening.as_linear(outputs))
+
+
 def fold_into_layer(layer: nn.Linear | nn.Conv2d, whitening: Whitening) -> None:
     """Replace a network's last linear layer (or 1x1 convolution) by itself followed by the whitening, in place.
 
     Fit the whitening to the layer's own output. The number of outputs must stay: a network states its size.
     """
-    import torch
-
     weight = layer.weight.detach()
     if weight.shape[0] != whitening.dim_in or whitening.dim_out != whitening.dim_in:
         raise ModelError(
             f"a whitening from {whitening.dim_in} to {whitening.dim_out} cannot be folded into a layer with "
             f"{weight.shape[0]} outputs: all three must be equal."
         )
-    bias = None if layer.bias is None else layer.bias.detach().double().numpy()
-    folded, offset = whitening.fold(weight.flatten(1).double().numpy(), bias)
+    bias = None if layer.bias is None else layer.bias.detach().double().cpu().numpy()
+    _set_layer(layer, *whitening.fold(weight.flatten(1).double().cpu().numpy(), bias))
+
+
+def _set_layer(layer: nn.Linear | nn.Conv2d, weight: Array, bias: Array) -> None:
+    import torch
+
     with torch.no_grad():
-        layer.weight.copy_(torch.from_numpy(folded).view(weight.shape))
+        layer.weight.copy_(torch.from_numpy(np.ascontiguousarray(weight)).view(layer.weight.shape))
         if layer.bias is None:
-            layer.bias = torch.nn.Parameter(torch.from_numpy(offset).to(weight))
+            layer.bias = torch.nn.Parameter(torch.from_numpy(bias).to(layer.weight))
         else:
-            layer.bias.copy_(torch.from_numpy(offset))
+            layer.bias.copy_(torch.from_numpy(bias))
 
 
 def _as_rows(descriptors: ArrayLike) -> Array:
