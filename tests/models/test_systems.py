@@ -178,7 +178,7 @@ def test_delg_weights_load_into_its_local_network() -> None:
 def test_delf_attention_learns() -> None:
     torch.manual_seed(8)
     network = build_model("delf-r50", backbone="tiny")
-    loss = build_loss("arcface", dim=network.local.channels, num_classes=4)
+    loss = build_loss("arcface", dim=network.pooled_dim, num_classes=4)
     images, labels = torch.randn(8, 3, 64, 64), torch.arange(8) % 4
     learnt = [*network.local.parameters(), *loss.parameters()]
     values = []

@@ -73,10 +73,17 @@ class LocalBranch(nn.Module):
 class DelfNetwork(LocalNetwork):
     """conv4 and the branch. A trained DELG's weights load here, less its head and its last stage."""
 
+    auxiliary = ("backbone.",)  # parameters that training the branch does not reach
+
     def __init__(self, backbone: Backbone, config: DelfConfig) -> None:
         super().__init__(backbone)
         self.dim = config.local_dim
         self.local = LocalBranch(backbone.channels, config.local_dim, config.hidden)
+
+    @property
+    def pooled_dim(self) -> int:
+        """C of what the classifier sees."""
+        return self.local.channels
 
     def local_map(self, images: Tensor) -> Tensor:
         return cast(Tensor, self.backbone(images))
