@@ -12,7 +12,7 @@ from pathlib import Path
 from tessera.errors import GalleryError
 from tessera.gallery.batch import Batch
 from tessera.gallery.filters import number
-from tessera.gallery.schema import MIGRATIONS, check_identity, connect, prepare, translated_errors
+from tessera.gallery.schema import check_identity, connect, latest_version, prepare, translated_errors
 from tessera.gallery.snapshot import Snapshot
 
 CATALOG_NAME = "catalog.sqlite"
@@ -36,7 +36,7 @@ class Catalog:
         if not self.path.is_file():
             return True
         with translated_errors(self.path), contextlib.closing(connect(self.path, read_only=True)) as connection:
-            return check_identity(connection, self.path) < len(MIGRATIONS)
+            return check_identity(connection, self.path) < latest_version()
 
     def prepare(self) -> None:
         """Make the catalogue or bring it up to date; the caller holds the writer's lock."""
@@ -116,8 +116,8 @@ class Catalog:
         version = check_identity(connection, self.path)
         if version == 0:
             raise GalleryError(f"The catalogue {self.path} is empty. Run `tessera index` to fill it.")
-        if version < len(MIGRATIONS):
+        if version < latest_version():
             raise GalleryError(
-                f"The catalogue {self.path} is of an older version ({version}; now {len(MIGRATIONS)}). "
+                f"The catalogue {self.path} is of an older version ({version}; now {latest_version()}). "
                 "Run `tessera check --repair` once to bring it up to date; nothing is lost."
             )

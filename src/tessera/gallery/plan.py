@@ -20,7 +20,7 @@ class Plan:
 
     def __init__(self) -> None:
         # An empty name is SQLite's anonymous file on disk, gone when it is closed.
-        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._connection.execute(
             "CREATE TABLE files (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, error TEXT, metadata TEXT, "
             "place INTEGER)"

@@ -95,10 +95,14 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
+def latest_version() -> int:
+    return len(MIGRATIONS)
+
+
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables of a new catalogue, or bring an older one up to this version. For the holder of the lock."""
     version = check_identity(connection, path)
-    if version == len(MIGRATIONS):
+    if version == latest_version():
         return
     if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
