@@ -24,6 +24,7 @@ class TokenConfig:
     channels: C, reached by a 1x1 convolution with batch norm; null keeps the backbone's, which is the literal paper.
     blocks: N, the refinement blocks; 0 lays the tokens end to end straight into W_g.
     heads and dropout: the released code's, the paper gives none. scale: see MultiHeadAttention.
+    bias: of W_g. The paper has none; a whitening folded into W_g needs one to take the mean away.
     """
 
     backbone: str = "resnet50"
@@ -38,6 +39,7 @@ class TokenConfig:
     scale: Literal["head", "channels"] = "head"
     dropout: float = 0.1
     dim: int = 1024
+    bias: bool = False
 
 
 class TokenHead(Head):
@@ -69,7 +71,7 @@ class TokenHead(Head):
             )
             for _ in range(config.blocks)
         )
-        self.projection = nn.Linear(self.tokenizer.num_tokens * channels, config.dim, bias=False)
+        self.projection = nn.Linear(self.tokenizer.num_tokens * channels, config.dim, bias=config.bias)
 
     def tokens(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
         """features: B C' H W. Returns the refined tokens B L C and attention B L S, None where nothing was shared out.
@@ -93,8 +95,11 @@ class TokenHead(Head):
         if attention is None:
             return {"raw": self.projection(tokens.flatten(1))}
         shares = split_projection(tokens, self.projection.weight)
-        raw = shares.sum(dim=1)
-        parts = torch.cat([shares, torch.zeros_like(raw)[:, None]], dim=1)  # W_g has no bias: no constant part
+        constant = torch.zeros_like(shares[:, :1])
+        if self.projection.bias is not None:
+            constant = constant + self.projection.bias
+        parts = torch.cat([shares, constant], dim=1)
+        raw = parts.sum(dim=1)
         return {"raw": raw, "attention": attention.reshape(*attention.shape[:2], *features.shape[-2:]), "parts": parts}
 
 
