@@ -21,8 +21,8 @@ from tessera.models.bundle import Bundle
 __all__ = ["Extraction", "Extractor"]
 
 _EPS = 1e-12
-# More lanes than this would cost more memory (each holds the maps of one image) than they bring.
-_MOST_LANES = 8
+# Each lane holds the maps of one image, some 400 MB at 1024 pixels; more cores than this share lanes.
+_MOST_LANES = 4
 _GPU_BATCH = 16
 
 

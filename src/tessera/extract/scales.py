@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tessera.errors import UsageError
 
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+"
+_CHUNK_VALUES = 1 << 15
 _FACTOR = re.compile(rf"(?:(?P<root>sqrt)\(?)?(?P<number>{_NUMBER})\)?")
 
 
@@ -56,8 +57,17 @@ def rescale(images: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.flo
     out_height, out_width = scaled_size(height, width, scale)
     above, below, down = _taps(height, out_height, scale)
     left, right, across = _taps(width, out_width, scale)
-    rows = _blend(images.take(above, axis=-2), images.take(below, axis=-2), down[:, None])  # B C H' W
-    return _blend(rows.take(left, axis=-1), rows.take(right, axis=-1), across)
+    scaled = np.empty((*images.shape[:-2], out_height, out_width), dtype=np.float32)
+    planes, targets = images.reshape(-1, height, width), scaled.reshape(-1, out_height, out_width)
+    # A few rows at a time: what is between stays in the cache, and no page is touched that must be given back.
+    step = max(1, _CHUNK_VALUES // max(width, out_width))
+    for plane, target in zip(planes, targets, strict=True):
+        for start in range(0, out_height, step):
+            part = slice(start, start + step)
+            rows = _blend(plane.take(above[part], axis=0), plane.take(below[part], axis=0), down[part, None])
+            first = np.take(rows, left, axis=1, out=target[part], mode="clip")
+            _blend(first, rows.take(right, axis=1), across)
+    return scaled
 
 
 def _taps(
@@ -77,7 +87,7 @@ def _taps(
 def _blend(
     first: npt.NDArray[np.float32], second: npt.NDArray[np.float32], weight: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """first + weight * (second - first), in the memory of the two, which are copies."""
+    """first + weight * (second - first), written into `first`; `second` is used up."""
     second -= first
     second *= weight
     first += second
