@@ -30,15 +30,19 @@ def write_array(folder: Path, key: str, array: npt.NDArray[Any]) -> Entry:
     """Write one array under its content's name, unless it is there; its entry for the manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    content = hashlib.sha256()
     for i in range(0, len(array), _CHUNK_ROWS):
-        digest.update(np.ascontiguousarray(array[i : i + _CHUNK_ROWS]).data)
+        chunk = np.ascontiguousarray(array[i : i + _CHUNK_ROWS]).data
+        digest.update(chunk)
+        content.update(chunk)
     name = f"{key}-{digest.hexdigest()[:16]}.bin"
     path = folder / name
-    if not path.exists() or path.stat().st_size != array.nbytes:
+    # A file of that name may be there and damaged: its name alone must not vouch for it.
+    if not path.exists() or path.stat().st_size != array.nbytes or hash_file(path) != content.hexdigest():
         with atomic_path(path) as temporary, temporary.open("wb") as file:
             for i in range(0, len(array), _CHUNK_ROWS):
                 file.write(np.ascontiguousarray(array[i : i + _CHUNK_ROWS]).data)
-    entry: Entry = {"name": name, "dtype": array.dtype.str, "shape": list(array.shape), "sha256": hash_file(path)}
+    entry: Entry = {"name": name, "dtype": array.dtype.str, "shape": list(array.shape), "sha256": content.hexdigest()}
     entry["sample"] = sample_digest(path)
     return entry
 

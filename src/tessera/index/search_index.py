@@ -244,7 +244,7 @@ class SearchIndex:
         self._codec.select(alive)
         self._store = DescriptorStore(self.dim, [self._store.take(alive)])
         self._rows = Rows(self._rows.ids(alive))
-        self._forget_written()
+        self._written = {}  # the descriptors' own files too: rows have moved up in them
 
     def _forget_written(self) -> None:
         self._written = {key: entry for key, entry in self._written.items() if key.startswith("descriptors")}
