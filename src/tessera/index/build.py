@@ -10,8 +10,10 @@ import numpy.typing as npt
 from tessera.config import from_mapping
 from tessera.errors import IndexingError, unknown_name
 from tessera.index.codec import Arrays, Codec, use_threads
+from tessera.index.fast import FastCodec
 from tessera.index.files import read_array, read_manifest
 from tessera.index.flat import FlatCodec
+from tessera.index.ivf import IvfCodec
 from tessera.index.pq1 import Pq1Codec
 from tessera.index.pq8 import Pq8Codec
 from tessera.index.rows import Rows
@@ -20,15 +22,19 @@ from tessera.index.store import DescriptorStore
 from tessera.registry import Registry
 
 CODECS: Registry[type[Codec]] = Registry("codec")
-for _codec in (FlatCodec, Pq1Codec, Pq8Codec):
+for _codec in (FlatCodec, Pq1Codec, Pq8Codec, FastCodec, IvfCodec):
     CODECS.add(_codec.name, _codec)
 
 TARGET_RECALL = 0.99
+FLAT_ROWS = 20_000  # 80 MB and some milliseconds: nothing to gain from codes
+FAST_ROWS = 4_000_000  # beyond, looking at every code takes longer than people like to wait
 
 
 def choose_codec(size: int) -> str:
     """What `auto` means at this size."""
-    return "flat"
+    if size <= FLAT_ROWS:
+        return "flat"
+    return "fast" if size <= FAST_ROWS else "ivf"
 
 
 def build_index(

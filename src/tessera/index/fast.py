@@ -1,0 +1,177 @@
+"""`fast`: short 4-bit codes that SIMD goes through in registers, then an exact second look at the best of them.
+
+The codes are those of a product quantiser with 16 words a subspace, after a rotation to fewer dimensions, in FAISS's
+fast-scan layout as an inverted file with one list (that form takes filters). The fp16 descriptors of the best rows are
+read in place and decide the order. How many to read is measured when the index is built: see `calibration`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import faiss
+import numpy as np
+
+from tessera.index.calibration import Calibration, calibrate
+from tessera.index.codec import Arrays, Codec, Float32s, Int64s, parameters
+from tessera.index.projection import Projection
+from tessera.index.rows import Keep
+from tessera.index.sampling import sample_rows
+from tessera.index.store import BLOCK_ROWS, DescriptorStore, inner_products
+
+_TRAINING_ROWS = 32768
+_TRIAL_ROWS = 16384
+_LEAST_ROWS = 256  # fewer rows than this are repeated for training: 16 words need something to stand on
+# Subspaces of 4 bits, and the dimensions that they share: 32, 64 or 128 bytes an image.
+LADDER = ((64, 256), (128, 256), (256, 512))
+# What scanning one subspace of a row and scoring a row again cost, in milliseconds on one core (docs/search-speed.md).
+_SCAN_MS = 0.043e-6
+_RESCORE_MS = 1.0e-3
+
+
+class FastCodec(Codec):
+    """A projection, a FAISS fast-scan index over projected rows, and how deep to look again."""
+
+    name = "fast"
+    exact = True
+
+    def __init__(self, projection: Projection, index: Any, calibration: Calibration) -> None:
+        self._projection = projection
+        self._index = index
+        self._calibration = calibration
+
+    @classmethod
+    def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> FastCodec:
+        sample = store.take(sample_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
+        sample = np.resize(sample, (_LEAST_ROWS, store.dim)) if 0 < len(sample) < _LEAST_ROWS else sample
+        if len(sample) == 0:
+            sample = np.zeros((_LEAST_ROWS, store.dim), np.float32)
+        subspaces, dim = cls._choose_width(sample, len(store), seed, target_recall)
+        codec = cls._train(sample, cls._lists(len(store)), subspaces, dim, seed)
+        for _, block in store.blocks(BLOCK_ROWS):
+            codec.append(block)
+        codec._calibration = calibrate(
+            codec.rough, store, probes=codec._probe_ladder(), seed=seed, target=target_recall
+        )
+        return codec
+
+    @staticmethod
+    def _lists(total: int) -> int:
+        return 1
+
+    def _probe_ladder(self) -> tuple[int, ...]:
+        return (1,)
+
+    @classmethod
+    def _choose_width(cls, sample: Float32s, total: int, seed: int, target_recall: float) -> tuple[int, int]:
+        """The cheapest of `LADDER`: wider codes cost more to scan and fewer rows to score again."""
+        dim = sample.shape[1]
+        ladder = [(subspaces, width) for subspaces, width in LADDER if width <= dim and subspaces * 4 <= dim]
+        if len(ladder) < 2 or total < 2 * _TRIAL_ROWS:
+            return ladder[-1] if ladder else (max(dim // 4, 1), max(dim // 4, 1) * 4)
+        trial = sample[:_TRIAL_ROWS]
+        costs = []
+        for subspaces, width in ladder:
+            codec = cls._train(trial, 1, subspaces, width, seed)
+            codec.append(trial)
+            # One row in total / trial: the tenth neighbour here stands for a farther one there, so the depth scales.
+            found = calibrate(codec.rough, DescriptorStore.of(trial), probes=(1,), seed=seed, target=target_recall)
+            depth = found.depth_for(100) * np.sqrt(total / len(trial))
+            costs.append(_SCAN_MS * subspaces * total + _RESCORE_MS * depth)
+        return ladder[int(np.argmin(costs))]
+
+    @classmethod
+    def _train(cls, sample: Float32s, lists: int, subspaces: int, dim: int, seed: int) -> FastCodec:
+        projection = Projection.fit(sample, dim, seed)
+        projected = projection.apply(sample)
+        quantiser: Any = faiss.IndexFlatL2(projection.dim)
+        index: Any = faiss.IndexIVFPQFastScan(
+            quantiser, projection.dim, lists, subspaces, 4, faiss.METRIC_INNER_PRODUCT
+        )
+        quantiser.this.disown()
+        index.own_fields = True
+        index.by_residual = lists > 1
+        for parameters_ in (index.cp, index.pq.cp):
+            parameters_.seed = seed + 1
+            parameters_.min_points_per_centroid = 1
+        index.cp.niter = 8
+        index.train(projected)
+        return cls(projection, index, Calibration.cautious())
+
+    def append(self, descriptors: Float32s) -> None:
+        self._index.add(self._projection.apply(descriptors))
+
+    def rough(self, queries: Float32s, depth: int, probes: int, keep: Keep | None = None) -> Int64s:
+        """The rows that the codes put first: Q depth, padded with -1."""
+        given = faiss.SearchParametersIVF()
+        given.nprobe = probes
+        if keep is not None:
+            held = parameters(keep)
+            given.sel = held.sel
+        _, rows = self._index.search(self._projection.apply_query(queries), depth, params=given)
+        found: Int64s = rows
+        return found
+
+    def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
+        possible = int(self._index.ntotal) if keep is None else len(keep)
+        depth = min(self._calibration.depth_for(k), possible)
+        if keep is not None and possible <= 2 * depth:
+            rows = np.repeat(keep.rows[None], len(queries), axis=0)
+        else:
+            rows = self.rough(queries, depth, self._probes(k, keep), keep)
+        scores = np.full(rows.shape, -np.inf, dtype=np.float32)
+        for q, query in enumerate(queries):
+            found = rows[q] >= 0
+            scores[q, found] = inner_products(query, store.take(rows[q, found]))
+        return scores, rows
+
+    def _probes(self, k: int, keep: Keep | None) -> int:
+        return 1
+
+    def select(self, rows: Int64s) -> None:
+        total = int(self._index.ntotal)
+        dropped = np.ones(total, dtype=np.uint8)
+        dropped[rows] = 0
+        bitmap = np.packbits(dropped, bitorder="little")
+        self._index.remove_ids(faiss.IDSelectorBitmap(total, faiss.swig_ptr(bitmap)))
+        renumbered = np.cumsum(dropped == 0) - 1
+        lists = self._index.invlists
+        for i in range(self._index.nlist):
+            if size := lists.list_size(i):
+                ids = faiss.rev_swig_ptr(lists.get_ids(i), size)
+                ids[:] = renumbered[ids]
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        arrays: Arrays = {"matrix": self._projection.matrix, "offset": self._projection.offset}
+        arrays["index"] = faiss.serialize_index(self._index)
+        return self._calibration.to_values(), arrays
+
+    @classmethod
+    def restore(cls, values: dict[str, Any], arrays: Arrays, store: DescriptorStore) -> FastCodec:
+        index: Any = faiss.deserialize_index(arrays["index"])
+        return cls(Projection(arrays["matrix"], arrays["offset"]), index, Calibration.from_values(values))
+
+    def settings(self) -> dict[str, Any]:
+        chosen = {"code_bytes": self._index.pq.M // 2, "dimensions": self._projection.dim, "lists": self._index.nlist}
+        return chosen | self._calibration.to_values()
+
+    def error(self, descriptors: Float32s) -> float:
+        if len(descriptors) == 0:
+            return 0.0
+        projected = self._projection.apply(descriptors)
+        pq: Any = self._index.pq
+        centres = np.zeros_like(projected)
+        if self._index.by_residual:
+            _, nearest = self._index.quantizer.search(projected, 1)
+            centres = self._index.quantizer.reconstruct_batch(nearest[:, 0])
+        residual = projected - centres
+        decoded: Float32s = pq.decode(pq.compute_codes(residual))
+        return float(np.square(decoded - residual).sum() / max(np.square(projected).sum(), 1e-12))
+
+    @property
+    def memory_bytes(self) -> int:
+        lists = self._index.invlists
+        per_row = self._index.pq.M // 2 + 8
+        padded = sum(-(-lists.list_size(i) // 32) * 32 for i in range(self._index.nlist))
+        tables = 4 * (self._index.pq.centroids.size() + self._index.nlist * self._projection.dim)
+        return int(padded * per_row + tables + self._projection.memory_bytes)
