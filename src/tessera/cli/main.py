@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from tessera import __version__
-from tessera.cli import check, embed, evaluate, explain, index, migrate, remove, search, serve, stats, train
+from tessera.cli import (
+    bench,
+    check,
+    convert,
+    embed,
+    evaluate,
+    explain,
+    index,
+    migrate,
+    models,
+    remove,
+    search,
+    serve,
+    stats,
+    train,
+)
 from tessera.errors import TesseraError
 
 app = typer.Typer(
@@ -47,7 +62,10 @@ app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.command("train")(train.train)
 app.command("embed")(embed.embed)
+app.command("models", epilog=models.EXAMPLE)(models.models)
+app.command("convert", epilog=convert.EXAMPLE)(convert.convert)
 app.add_typer(evaluate.evaluate)
+app.add_typer(bench.bench)
 
 
 def main() -> None:

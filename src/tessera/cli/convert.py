@@ -1,0 +1,45 @@
+"""`tessera convert`: the released files of the paper and of the systems compared, as bundles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tessera.cli.options import JsonOption
+from tessera.cli.output import print_json, say
+
+EXAMPLE = "Example: tessera convert token_r101.pth -o bundles/token-r101"
+
+
+def convert(
+    checkpoint: Annotated[Path, typer.Argument(help="A .pth, .pt, .pkl or .safetensors file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The folder to write.")],
+    name: Annotated[str | None, typer.Option("--name", help="On the model's card; the folder's by default.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Turn a checkpoint into a bundle.
+
+    Recognised by their keys: the Token authors' network (both versions), their DELG, SOLAR, NetVLAD and R-MAC; HOW;
+    cirtorch (GeM, MAC, SPoC, R-MAC); with ResNet-18, 34, 50, 101 or 152. Only weights and plain data are read from the
+    file, never code.
+    """
+    from tessera.errors import MissingExtraError
+
+    try:
+        from tessera.models.convert import convert_checkpoint
+    except ModuleNotFoundError as error:
+        if error.name in ("torch", "safetensors"):
+            raise MissingExtraError("tessera convert", "train") from error
+        raise
+    bundle = convert_checkpoint(checkpoint, output, name=name)
+    card = bundle.card
+    if json:
+        answer = {"bundle": str(bundle.path), "kind": card.kind, "dim": card.dim, "num_tokens": card.num_tokens}
+        answer |= {"format": card.provenance["format"], "architecture": card.architecture}
+        print_json({**answer, "fingerprint": card.fingerprint})
+        return
+    backbone = card.architecture["config"]["backbone"]
+    say(f"{checkpoint.name} is {card.provenance['format']} on {backbone}: {card.kind}, {card.dim} numbers.")
+    print(bundle.path)

@@ -1,0 +1,70 @@
+"""`tessera models`: every network that can be built, trained or converted to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tessera.cli.options import JsonOption
+from tessera.cli.output import print_json, print_table, say
+
+EXAMPLE = "Example: tessera models gem-r50 token-r50 token-released --measure"
+
+
+def models(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all by default.")] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Count multiply-adds anew with torch's flop counter, and time a forward pass of each in turns.",
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """List the networks: what each is, its paper, its descriptor size, parameters, multiply-adds at 1024 x 768."""
+    from tessera.models.flops import count_entry, model_cost, time_networks
+    from tessera.models.registry import MODELS
+
+    rows: list[dict[str, Any]] = []
+    for name in names or list(MODELS):
+        entry = MODELS[name]
+        cost = count_entry(entry) if measure else model_cost(name)
+        rows.append(
+            {
+                "name": name,
+                "summary": entry.summary,
+                "paper": entry.paper,
+                "kind": entry.kind,
+                "dim": entry.dim,
+                "num_tokens": entry.num_tokens,
+                "parameters": cost.parameters,
+                "multiply_adds": cost.multiply_adds,
+            }
+        )
+    if measure:
+        say(f"timing {len(rows)} networks at 1024 x 768")
+        networks = [MODELS[row["name"]].build(MODELS[row["name"]].resolve()).eval() for row in rows]
+        for row, seconds in zip(rows, time_networks(networks), strict=True):
+            row["seconds"] = round(seconds, 4)
+            row["multiply_adds_ratio"] = round(row["multiply_adds"] / rows[0]["multiply_adds"], 4)
+            row["seconds_ratio"] = round(seconds / rows[0]["seconds"], 3)
+    if json:
+        print_json({"models": rows})
+        return
+    header = ["name", "D", "L", "parameters", "multiply-adds", *(["seconds", "of the first"] if measure else ["what"])]
+    print_table(header, [_cells(row, measure) for row in rows])
+
+
+def _cells(row: dict[str, Any], measured: bool) -> list[str]:
+    cells = [
+        str(row["name"]),
+        str(row["dim"]),
+        str(row["num_tokens"] or "-"),
+        f"{row['parameters'] / 1e6:.1f} M",
+        f"{row['multiply_adds'] / 1e9:.2f} G",
+    ]
+    if measured:
+        return [*cells, f"{row['seconds']}", f"{row['multiply_adds_ratio']} work, {row['seconds_ratio']} time"]
+    return [*cells, f"{row['summary']} ({row['paper']})"]
