@@ -74,16 +74,36 @@ def test_command_prints_json_and_a_table(case: dict[str, Any], files: dict[str, 
     assert table.splitlines()[2].split() == ["medium", "33.67", "63.64", "48.18", "39.09", "11"]
 
 
-def test_command_errors_are_one_sentence_and_exit_1(tmp_path: Path) -> None:
+def test_a_protocol_without_a_figure_says_why_and_keeps_the_others(tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text('[{"easy": [], "hard": [1], "junk": []}]')
     (tmp_path / "r.json").write_text("[[1, 0]]")
+    files = ("--ground-truth", tmp_path / "g.json", "--ranks", tmp_path / "r.json")
+    done = run("ranks", *files, "--json")
+    assert done.returncode == 0
+    reason = "protocol easy: no query has a positive, so that there is nothing to average."
+    assert done.stderr == f"no figure for easy: {reason}\n"
+    protocols = json.loads(done.stdout)["protocols"]
+    assert protocols["hard"]["map"] == 1.0
+    assert protocols["easy"] == {
+        "map": None,
+        "ap": [None],
+        "mp": {"1": None, "5": None, "10": None},
+        "error": reason,
+    }
+    asked = run("ranks", *files, "--protocol", "easy")
+    assert (asked.returncode, asked.stdout, asked.stderr) == (1, "", f"error: {reason}\n")
+    assert run("ranks", *files, "--protocol", "hard").stdout.splitlines()[1].split()[1] == "100.00"
+
+
+@pytest.mark.parametrize("name", ["all_queries_empty", "truncated_ranks_no_positive_found"])
+def test_command_errors_are_one_sentence_and_exit_1(golden_dir: Path, tmp_path: Path, name: str) -> None:
+    case = json.loads((golden_dir / "revisitop" / "edge.json").read_text())[name]
+    (tmp_path / "g.json").write_text(json.dumps(case["gnd"]))
+    (tmp_path / "r.json").write_text(json.dumps(case["ranks"]))
     failed = run("ranks", "--ground-truth", tmp_path / "g.json", "--ranks", tmp_path / "r.json", "--json")
-    assert failed.returncode == 1
-    assert failed.stdout == ""
-    assert failed.stderr == "error: protocol easy: no query has a positive, so that there is nothing to average.\n"
-    one = run("ranks", "--ground-truth", tmp_path / "g.json", "--ranks", tmp_path / "r.json", "--protocol", "hard")
-    assert one.returncode == 0
-    assert "100.00" in one.stdout
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("error: protocol easy: ")
+    assert "Traceback" not in failed.stderr
     assert run("ranks", "--ranks", tmp_path / "r.json").returncode == 2
 
 

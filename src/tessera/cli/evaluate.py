@@ -178,4 +178,6 @@ def _run(
 def _show(result: Result, as_json: bool) -> None:
     for note in result.notes:
         typer.secho(f"note: {note}", fg="yellow", err=True)
+    for name, reason in result.undefined.items():
+        typer.secho(f"no figure for {name}: {reason}", fg="red", err=True)
     typer.echo(json.dumps(result.to_json()) if as_json else result.to_text())

@@ -21,6 +21,10 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 
+class UndefinedFigureError(EvaluationError):
+    """Well-formed ranks whose figure does not exist: no query has a positive, or one found none of its own."""
+
+
 @dataclass(frozen=True)
 class Protocol:
     """Which lists of the ground truth are to be found and which are passed over."""
@@ -104,7 +108,7 @@ def precision_at(positions: IntArray, kappas: Sequence[int]) -> FloatArray:
     if not kappas:
         return np.empty(0)
     if not len(positions):
-        raise EvaluationError(
+        raise UndefinedFigureError(
             "precision at k is not defined for a query none of whose positives is in its ranking. "
             "Give longer rankings, or ask for no kappas."
         )
@@ -147,7 +151,7 @@ def average_scores(scores: Sequence[QueryScore | None], kappas: Sequence[int] = 
             ap[query], precision[query] = score.ap, score.precision
     scored = ~np.isnan(ap)
     if not scored.any():
-        raise EvaluationError("no query has a positive, so that there is nothing to average.")
+        raise UndefinedFigureError("no query has a positive, so that there is nothing to average.")
     means = precision[scored].mean(axis=0)
     return Score(
         map=float(ap[scored].mean()),
@@ -173,7 +177,7 @@ def score_rankings(
         try:
             scores.append(score_query(ranking, relevance, kappas))
         except EvaluationError as error:
-            raise EvaluationError(f"query {query}: {error}") from error
+            raise type(error)(f"query {query}: {error}") from error
     return average_scores(scores, kappas)
 
 
@@ -194,7 +198,7 @@ def score_protocol(
     try:
         return score_rankings(rankings, [relevance_for(truth, PROTOCOLS[name]) for truth in ground_truth], kappas)
     except EvaluationError as error:
-        raise EvaluationError(f"protocol {name}: {error}") from error
+        raise type(error)(f"protocol {name}: {error}") from error
 
 
 def score_revisited(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,17 @@ import numpy.typing as npt
 
 from tessera.data.ground_truth import GroundTruth, read_ground_truth, read_json
 from tessera.errors import EvaluationError
-from tessera.evaluate.protocol import KAPPAS, PROTOCOLS, Relevance, Score, as_ids, score_rankings, score_revisited
-from tessera.evaluate.result import Result
+from tessera.evaluate.protocol import (
+    KAPPAS,
+    PROTOCOLS,
+    Relevance,
+    Score,
+    as_ids,
+    score_protocol,
+    score_rankings,
+    score_revisited,
+)
+from tessera.evaluate.result import Result, keep_defined
 
 IntArray = npt.NDArray[np.int64]
 
@@ -27,21 +37,26 @@ def evaluate_ranks(
     """Score the ranks of one file by the ground truth of another. protocols: which, all by default."""
     truth = read_ground_truth(ground_truth_path)
     rankings = read_ranks(ranks_path, len(truth.lists))
-    scores = score_truth(truth, rankings, kappas=kappas, protocols=protocols)
-    return Result(dataset=Path(ground_truth_path).stem, model=None, query=None, protocols=scores)
+    scores, undefined = score_truth(truth, rankings, kappas=kappas, protocols=protocols)
+    return Result(Path(ground_truth_path).stem, None, None, scores, undefined)
 
 
 def score_truth(
     truth: GroundTruth, rankings: Sequence[IntArray], *, kappas: Sequence[int] = KAPPAS, protocols: Sequence[str] = ()
-) -> dict[str, Score]:
-    """The figures of each protocol that a ground truth has: easy, medium and hard, or `all` for one of `ok` lists."""
+) -> tuple[dict[str, Score], dict[str, str]]:
+    """The figures of each protocol that a ground truth has: easy, medium and hard, or `all` for one of `ok` lists.
+
+    With them why one has none: a set may have no hard images at all. A protocol that was asked for by name must exist.
+    """
+    if protocols and truth.has_levels:
+        return score_revisited(rankings, truth.lists, kappas, protocols), {}
     if truth.has_levels:
-        return score_revisited(rankings, truth.lists, kappas, protocols or tuple(PROTOCOLS))
+        return keep_defined({name: partial(score_protocol, name, rankings, truth.lists, kappas) for name in PROTOCOLS})
     if set(protocols) - {"all"}:
         raise EvaluationError("this ground truth does not tell easy from hard: its one protocol is 'all'.")
     empty = np.empty(0, dtype=np.int64)
     relevances = [Relevance(lists.get("ok", empty), lists.get("junk", empty)) for lists in truth.lists]
-    return {"all": score_rankings(rankings, relevances, kappas)}
+    return {"all": score_rankings(rankings, relevances, kappas)}, {}
 
 
 def read_ranks(path: Path | str, num_queries: int) -> list[IntArray]:

@@ -45,7 +45,8 @@ def report_json(run: Run) -> dict[str, Any]:
 
 def main_protocol(run: Run) -> str:
     """The protocol by which strips are framed and ordered."""
-    return "medium" if run.benchmark.levels else "all"
+    defined = run.result.protocols
+    return "medium" if "medium" in defined else next(iter(defined))
 
 
 def choose_strips(run: Run, count: int = NUM_STRIPS) -> list[Strip]:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.evaluate.protocol import Score
+from tessera.errors import EvaluationError
+from tessera.evaluate.protocol import Score, UndefinedFigureError
+
+
+def keep_defined(attempts: Mapping[str, Callable[[], Score]]) -> tuple[dict[str, Score], dict[str, str]]:
+    """Score each protocol; what is undefined gets its reason instead. All of them undefined is an error."""
+    scores, undefined = {}, {}
+    for name, attempt in attempts.items():
+        try:
+            scores[name] = attempt()
+        except UndefinedFigureError as error:
+            undefined[name] = str(error)
+    if not scores:
+        raise EvaluationError(" ".join(undefined.values()))
+    return scores, undefined
 
 
 @dataclass(frozen=True)
 class Result:
     """The figures of a run and what they were made of.
 
+    protocols: the figures of each. undefined: why a protocol has none, such as hard where no query has a hard positive.
     dataset, model, query: names; `query` is `box` or `whole`, None where only ranks were given.
     details: whatever else decides the figures (sizes, scales, codec, fingerprints of the images and of the model).
     notes: what the reader should know, such as a count that differs from the published one.
@@ -22,6 +37,7 @@ class Result:
     model: str | None
     query: str | None
     protocols: Mapping[str, Score]
+    undefined: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -31,10 +47,18 @@ class Result:
             "dataset": self.dataset,
             "model": self.model,
             "query": self.query,
-            "protocols": {name: score.to_json() for name, score in self.protocols.items()},
+            "protocols": {
+                **{name: score.to_json() for name, score in self.protocols.items()},
+                **{name: self._undefined_json(reason) for name, reason in self.undefined.items()},
+            },
             **self.details,
             **({"notes": list(self.notes)} if self.notes else {}),
         }
+
+    def _undefined_json(self, reason: str) -> dict[str, Any]:
+        score = next(iter(self.protocols.values()))
+        mp = {str(kappa): None for kappa in score.kappas}
+        return {"map": None, "ap": [None] * len(score.ap), "mp": mp, "error": reason}
 
     def rows(self) -> list[list[str]]:
         """A header and one row a protocol, in percent with two decimals, as the field prints them."""
@@ -44,6 +68,7 @@ class Result:
             [name, percent(score.map), *(percent(score.mp[kappa]) for kappa in kappas), str(score.num_queries)]
             for name, score in self.protocols.items()
         ]
+        body += [[name, *["-"] * (len(header) - 2), "0"] for name in self.undefined]
         return [header, *body]
 
     def to_text(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from tessera.evaluate.protocol import (
     score_query,
 )
 from tessera.evaluate.ranking import EXACT, rank_by_index, rank_exactly
-from tessera.evaluate.result import Result
+from tessera.evaluate.result import Result, keep_defined
 
 IntArray = npt.NDArray[np.int64]
 Ranker = Callable[[Benchmark, Descriptors, Descriptors], Iterator[IntArray]]
@@ -110,7 +111,9 @@ def run_benchmark(
     started = time.perf_counter()
     rank = ranker or _default_ranker(config)
     rankings = rank(benchmark, descriptors[:split], descriptors[split:])
-    scores, tops = score_run(benchmark, rankings, config.kappas, partial=config.codec != EXACT, progress=progress)
+    scores, undefined, tops = score_run(
+        benchmark, rankings, config.kappas, partial=config.codec != EXACT, progress=progress
+    )
     details = {
         "codec": config.codec,
         **config.details,
@@ -131,7 +134,7 @@ def run_benchmark(
     if unreadable:
         notes = (*notes, f"{len(unreadable)} images could not be read and are left out.")
     query = "whole" if all(box is None for box in boxes) else config.query
-    result = Result(benchmark.name, model, query, scores, details, notes)
+    result = Result(benchmark.name, model, query, scores, undefined, details, notes)
     return Run(result, benchmark, tops, unreadable)
 
 
@@ -163,7 +166,7 @@ def score_run(
     *,
     partial: bool = False,
     progress: Progress | None = None,
-) -> tuple[dict[str, Score], tuple[IntArray, ...]]:
+) -> tuple[dict[str, Score], dict[str, str], tuple[IntArray, ...]]:
     """Score rankings as they come, so that a million images times many queries need not be held at once."""
     protocols = dict(PROTOCOLS) if benchmark.levels else {"all": ALL}
     found: dict[str, list[QueryScore | None]] = {name: [] for name in protocols}
@@ -177,7 +180,10 @@ def score_run(
             found[name].append(score_query(ranking, relevance, kappas, partial=partial))
         if progress is not None:
             progress("scoring queries", query + 1, len(benchmark.queries))
-    return {name: average_scores(scores, kappas) for name, scores in found.items()}, tuple(tops)
+    scores, undefined = keep_defined(
+        {name: functools.partial(average_scores, of_queries, kappas) for name, of_queries in found.items()}
+    )
+    return scores, undefined, tuple(tops)
 
 
 def _default_ranker(config: RunConfig) -> Ranker:
