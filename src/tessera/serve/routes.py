@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -49,8 +49,10 @@ BoxText = Annotated[
 ]
 Count = Annotated[int, Query(ge=1, description="How many results.")]
 Filters = Annotated[list[str] | None, Query(description="KEY=VALUE, also with !=, >=, <=, > and <; all must hold.")]
-Expand = Annotated[str | None, Query(description="Query expansion: aqe or diffusion.")]
-Rerank = Annotated[str | None, Query(description="Re-ranking: global, sp, dsm or lightglue.")]
+ExpandBy = Literal["aqe", "diffusion"]
+RerankBy = Literal["global", "sp", "dsm", "lightglue"]
+Expand = Annotated[ExpandBy | None, Query(description="Query expansion.")]
+Rerank = Annotated[RerankBy | None, Query(description="Re-ranking of the best.")]
 
 
 def service_of(request: Request) -> GalleryService:
@@ -100,8 +102,8 @@ async def search_by_upload(
     k: Annotated[int, Form(ge=1)] = 10,
     box: Annotated[str | None, Form()] = None,
     where: Annotated[list[str] | None, Form()] = None,
-    expand: Annotated[str | None, Form()] = None,
-    rerank: Annotated[str | None, Form()] = None,
+    expand: Annotated[ExpandBy | None, Form()] = None,
+    rerank: Annotated[RerankBy | None, Form()] = None,
 ) -> Any:
     content = await read_upload(request, file)
     options = {"k": checked_k(request, k), "box": optional_box(box), "where": where, "expand": expand, "rerank": rerank}

@@ -1,0 +1,198 @@
+"""The page in a real browser: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
+    # Playwright's own event loop is still closing when pytest looks for what was left open.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    context = browser.new_context(viewport={"width": 1280, "height": 850}, reduced_motion="reduce")
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(address)
+    page.wait_for_selector(".tile")
+    yield page
+    context.close()
+    assert faults == []
+
+
+def scores(page) -> list[float]:
+    page.wait_for_selector(".tile .score")
+    return [float(text) for text in page.locator(".tile .score").all_inner_texts()]
+
+
+def upload(page, path: Path):
+    """Choose a file; returns the service's answer."""
+    with page.expect_response(lambda answer: "/api/search" in answer.url) as answer:
+        page.set_input_files("#file", path)
+    return answer.value.json()
+
+
+def draw_box(page, x0, y0, x1, y1):
+    frame = page.locator("#stage").bounding_box()
+    at = lambda x, y: (frame["x"] + x * frame["width"], frame["y"] + y * frame["height"])  # noqa: E731
+    page.mouse.move(*at(x0, y0))
+    page.mouse.down()
+    page.mouse.move(*at((x0 + x1) / 2, (y0 + y1) / 2))
+    with page.expect_response(lambda answer: "search" in answer.url and answer.status == 200) as answer:
+        page.mouse.move(*at(x1, y1))
+        page.mouse.up()
+    return answer.value.json()
+
+
+def test_upload_box_results_and_back(page, scenes_dir):
+    expect = playwright.expect
+    expect(page.locator("#count")).to_have_text("12 pictures")
+    found = upload(page, scenes_dir / "scene03.jpg")["results"]
+    expect(page.locator(".tile").first).to_have_attribute("aria-label", re.compile(r"Result 1: scene03\.jpg"))
+    whole = scores(page)
+    assert len(whole) == 12
+    assert whole == sorted(whole, reverse=True)
+    boxed = draw_box(page, 0.1, 0.1, 0.6, 0.5)["results"]
+    assert boxed[0]["score"] != found[0]["score"]
+    expect(page.locator("#box")).to_be_visible()
+    expect(page.locator("#box-hint")).to_have_text("Searching for what is in the box")
+    with page.expect_response(lambda answer: "search" in answer.url):
+        page.locator("#clear-box").click()
+    expect(page.locator("#box")).to_be_hidden()
+    page.go_back()
+    expect(page.locator("#query")).to_be_hidden()
+    page.go_forward()
+    expect(page.locator("#query")).to_be_visible()
+    assert len(scores(page)) == 12
+
+
+def test_the_box_moves_by_keyboard(page, scenes_dir):
+    upload(page, scenes_dir / "scene03.jpg")
+    draw_box(page, 0.2, 0.2, 0.6, 0.6)
+    before = page.locator("#box").bounding_box()
+    page.locator("#box").focus()
+    with page.expect_response(lambda answer: "search" in answer.url):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("#box").bounding_box()["x"] > before["x"]
+    with page.expect_response(lambda answer: "search" in answer.url):
+        page.keyboard.press("Delete")
+    playwright.expect(page.locator("#box")).to_be_hidden()
+
+
+def test_a_gallery_picture_by_link_and_why(page, address):
+    with page.expect_response(lambda answer: "/search" in answer.url):
+        page.locator(".tile").nth(4).click()
+    page.wait_for_selector(".tile .score")
+    assert "image=" in page.url
+    link = page.url
+    first = page.locator(".tile").first.get_attribute("aria-label")
+    page.goto(link)  # a link reproduces the search
+    page.wait_for_selector(".tile .score")
+    assert page.locator(".tile").first.get_attribute("aria-label") == first
+    page.locator(".tile").nth(1).focus()
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#why")).to_be_visible()
+    page.wait_for_selector("#why-tokens button")
+    assert page.locator("#why-tokens button").count() == 4
+    token = page.locator("#why-tokens button").first
+    token.hover()
+    playwright.expect(token).to_have_attribute("aria-pressed", "true")
+    assert page.locator("#why-query canvas.on").count() == 1
+    assert page.locator("#why-other canvas.on").count() == 1
+    title = page.locator("#why-title").inner_text()
+    page.keyboard.press("ArrowRight")
+    playwright.expect(page.locator("#why-title")).not_to_have_text(title)
+    page.keyboard.press("Escape")
+    playwright.expect(page.locator("#why")).to_be_hidden()
+
+
+def test_filters_are_applied_and_removed(page):
+    page.select_option("#filter-key", "place")
+    page.fill("#filter-value", "north")
+    page.locator("#filters button").click()
+    playwright.expect(page.locator(".tile")).to_have_count(5)
+    assert "where=place" in page.url
+    page.locator("#chips button").click()
+    playwright.expect(page.locator(".tile")).to_have_count(12)
+
+
+def test_errors_say_what_to_do(page, tmp_path):
+    (tmp_path / "broken.jpg").write_bytes(b"no picture at all")
+    upload(page, tmp_path / "broken.jpg")
+    playwright.expect(page.locator("#notice")).to_be_visible()
+    page.context.set_offline(True)
+    page.select_option("#k", "50")
+    playwright.expect(page.locator("#notice")).to_contain_text("does not answer")
+    page.context.set_offline(False)
+
+
+def test_a_phones_width(browser, address):
+    context = browser.new_context(viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector(".tile")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    with page.expect_response(lambda answer: "/search" in answer.url):
+        page.locator(".tile").first.tap()
+    page.wait_for_selector(".tile .score")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    context.close()
+
+
+def test_an_empty_gallery_tells_what_to_do(browser, running, tmp_path, token_bundle):
+    from tessera.gallery.gallery import Gallery
+    from tessera.serve.settings import Settings
+
+    with Gallery(tmp_path / "empty.tessera", model=str(token_bundle), threads=1):
+        pass
+    with running(Settings(tmp_path / "empty.tessera", threads=1)) as address:
+        page = browser.new_page()
+        page.goto(address)
+        playwright.expect(page.locator("#welcome")).to_contain_text("This gallery is empty")
+        playwright.expect(page.locator("#welcome pre")).to_contain_text("tessera index")
+        page.close()
+
+
+def test_a_key_is_asked_for(browser, running, served_gallery):
+    from tessera.serve.settings import Settings
+
+    with running(Settings(served_gallery, key="open sesame", threads=1)) as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address)
+        page.fill("#ask-key", "wrong")
+        page.locator("#ask button").click()
+        playwright.expect(page.locator("#ask-note")).to_contain_text("not accepted")
+        page.fill("#ask-key", "open sesame")
+        page.locator("#ask button").click()
+        page.wait_for_selector(".tile")
+        context.close()
