@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,18 @@ def test_registry_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     write_gldv2(tmp_path)
     with pytest.raises(DataError, match="has labels and no pairs"):
         load_pair_set("gldv2-clean", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_entry_says_what_it_is_and_misses_its_files_clearly(tmp_path: Path, name: str) -> None:
+    entry = DATASETS[name]
+    keys = {field.name for field in dataclasses.fields(entry.config)}
+    assert set(entry.defaults) <= keys
+    assert entry.summary
+    options: dict[str, Any] = {"file": "none.txt"} if {"file"} <= keys and name not in ("sfm-120k", "gldv1") else {}
+    options |= {"exclude": str(tmp_path / "none.txt")} if name == "rgldv2-clean" else {}
+    with pytest.raises(DataError, match="cannot be read|no images were found"):
+        load_dataset(name, str(tmp_path), options)
 
 
 def test_unreadable_images_are_counted_listed_and_too_many_are_an_error(tmp_path: Path) -> None:
