@@ -1,5 +1,6 @@
 """Walking: folders, globs, lists, links in circles, names that are no UTF-8."""
 
+# ruff: noqa: PTH118, PTH119, PTH123 - names as bytes
 from __future__ import annotations
 
 import os

@@ -178,7 +178,7 @@ class FaissEngine:
         if count == 0:
             return None
         with _scratch_folder(self.index_dir if save else None) as scratch:
-            ids, descriptors = _spool(snapshot, count, scratch / "descriptors.f16")
+            ids, descriptors = _spool(snapshot, scratch / "descriptors.f16")
             index = build_index(self.codec, ids, descriptors)
             if not save:
                 return _View(index, current, max(count, SAVE_AFTER))
@@ -234,19 +234,20 @@ def _replay(index: SearchIndex, snapshot: Snapshot, state: State) -> int:
     return changes
 
 
-def _spool(snapshot: Snapshot, count: int, path: Path) -> tuple[Ids, npt.NDArray[np.float16]]:
+def _spool(snapshot: Snapshot, path: Path) -> tuple[Ids, npt.NDArray[np.float16]]:
     """Copy every descriptor from the catalogue into a file, mapped: N D, in the order of ids."""
-    ids = np.empty(count, np.int64)
-    written, dim = 0, 0
+    parts: list[Ids] = []
+    dim = 0
     try:
         with path.open("wb") as file:
             for part_ids, descriptors in snapshot.stream_descriptors():
-                ids[written : written + len(part_ids)] = part_ids
+                parts.append(part_ids)
                 file.write(np.ascontiguousarray(descriptors).data)
-                written, dim = written + len(part_ids), descriptors.shape[1]
+                dim = descriptors.shape[1]
     except OSError as error:
         raise storage_error(error, path) from error
-    return ids[:written], np.memmap(path, np.float16, "r", shape=(written, dim))
+    ids = np.concatenate(parts)
+    return ids, np.memmap(path, np.float16, "r", shape=(len(ids), dim))
 
 
 @contextlib.contextmanager

@@ -224,7 +224,7 @@ class MilvusEngine:
         try:
             yield
         except MilvusException as error:
-            if self._is_file and "lite" in str(error).lower():
+            if self._is_file and "local milvus" in str(error).lower():
                 raise GalleryLockedError(
                     f"{self.uri} could not be opened: Milvus Lite lets one process at a time use its file. Stop the "
                     f"other one, or use a server: `tessera migrate --engine milvus:http://HOST:19530`. ({error})"

@@ -71,6 +71,7 @@ class Store:
             with writer_lock(self.path), self.catalog.write() as batch:
                 batch.set("engine", engine or DEFAULT_ENGINE)
                 batch.set("codec", self._asked_codec or DEFAULT_CODEC)
+                batch.set("model", self._asked_model)
         elif engine is not None and engine != stored:
             raise GalleryMismatchError(
                 f"{shown} is searched by the engine '{stored}', not '{engine}'. "

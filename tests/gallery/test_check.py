@@ -1,0 +1,110 @@
+"""Check and repair: what is wrong is said, and what can be saved is."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import tessera
+from tessera.errors import GalleryDamagedError
+from tessera.gallery.check import check_catalog_file
+
+
+@pytest.fixture
+def filled(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> Path:
+    folder = tmp_path / "gallery"
+    with tessera.Gallery(folder, small_bundle) as gallery:
+        gallery.index(photo_folder)
+    return folder
+
+
+def change(folder: Path, statement: str, *parameters: object) -> None:
+    with closing(sqlite3.connect(folder / "catalog.sqlite")) as connection:
+        connection.execute(statement, parameters)
+        connection.commit()
+
+
+def test_a_sound_gallery_has_no_findings(filled: Path) -> None:
+    with tessera.Gallery(filled) as gallery:
+        report = gallery.check()
+    assert (report.ok, report.findings, report.images, report.missing_files) == (True, [], 8, 0)
+
+
+def test_missing_files_are_a_note_and_no_damage(filled: Path, photo_folder: Path) -> None:
+    (photo_folder / "photo0.png").unlink()
+    with tessera.Gallery(filled) as gallery:
+        report = gallery.check()
+    assert (report.ok, report.missing_files) == (True, 1)
+    assert "photo0.png" in report.findings[0].message
+    assert "--prune" in report.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameter", "left"),
+    [
+        ("UPDATE contents SET descriptor = ? WHERE id = 1", b"\x00" * 32, 7),
+        ("UPDATE contents SET descriptor = ? WHERE id = 1", b"short", 7),
+        ("DELETE FROM contents WHERE id = ?", 1, 7),
+        ("UPDATE settings SET value = ? WHERE key = 'searchable'", 5, 8),
+    ],
+)
+def test_rows_that_cannot_be_right_are_put_right(
+    filled: Path, photo_folder: Path, statement: str, parameter: object, left: int
+) -> None:
+    change(filled, statement, parameter)
+    with tessera.Gallery(filled) as gallery:
+        assert not gallery.check().ok
+        report = gallery.check(repair=True)
+        assert report.ok
+        assert report.findings[0].repaired
+        assert gallery.check().findings == []
+        assert len(gallery) == left
+        assert gallery.index(photo_folder).images == 8
+        assert gallery.search(photo_folder / "photo0.png", 1)[0].path == str(photo_folder / "photo0.png")
+
+
+def test_a_damaged_catalogue_gives_up_what_can_be_read(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> None:
+    folder, more = tmp_path / "gallery", tmp_path / "more"
+    more.mkdir()
+    picture = (photo_folder / "photo0.png").read_bytes()
+    for i in range(500):
+        (more / f"{i:03}.png").write_bytes(picture + str(i).encode())
+    with tessera.Gallery(folder, small_bundle) as gallery:
+        gallery.index(more)
+    path = folder / "catalog.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+    content = bytearray(path.read_bytes())
+    pages = len(content) // page_bytes
+    assert pages > 8
+    for page in (pages - 2, pages // 2):
+        content[page * page_bytes : (page + 1) * page_bytes] = b"\xa5" * page_bytes
+    path.write_bytes(content)
+    (finding,) = check_catalog_file(folder, repair=False)
+    assert not finding.repaired
+    (finding,) = check_catalog_file(folder, repair=True)
+    assert finding.repaired
+    assert "images were saved" in finding.message
+    assert (folder / "catalog.sqlite.damaged-1").read_bytes() == content  # nothing is thrown away
+    with tessera.Gallery(folder) as gallery:
+        gallery.check(repair=True)
+        assert gallery.check().ok
+        saved = len(gallery)
+        assert 0 < saved < 500
+        report = gallery.index(more)
+        assert report.images == 500
+        assert report.unchanged >= saved
+
+
+def test_a_catalogue_of_which_nothing_is_left(filled: Path) -> None:
+    path = filled / "catalog.sqlite"
+    path.write_bytes(b"\xa5" * path.stat().st_size)
+    with pytest.raises(GalleryDamagedError, match="check --repair"):
+        tessera.Gallery(filled)
+    with pytest.raises(GalleryDamagedError, match="Nothing could be read"):
+        check_catalog_file(filled, repair=True)
+    assert path.read_bytes()[:4] == b"\xa5" * 4  # it stays where it is

@@ -1,0 +1,262 @@
+"""Engines as caches: lost, damaged, stale or behind, they come back from the catalogue; and they agree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tessera
+from tessera.errors import GalleryLockedError, GalleryMismatchError, UsageError
+from tessera.gallery import faiss_engine
+from tessera.gallery.engine import parse_engine
+from tessera.gallery.faiss_engine import FaissEngine
+
+Painter = Callable[..., Path]
+
+
+@pytest.fixture
+def filled(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> Path:
+    folder = tmp_path / "gallery"
+    with tessera.Gallery(folder, small_bundle) as gallery:
+        gallery.index(photo_folder)
+    return folder
+
+
+def answers(folder: Path, photo_folder: Path) -> list[tuple[int, float]]:
+    with tessera.Gallery(folder) as gallery:
+        return [(hit.id, hit.score) for hit in gallery.search(photo_folder / "photo0.png", 100)]
+
+
+def spoil_manifest(folder: Path) -> None:
+    (folder / "index" / "manifest.json").write_text("{}")
+
+
+def spoil_state(folder: Path) -> None:
+    (folder / "index" / "state.json").write_text("not json")
+
+
+def spoil_data(folder: Path) -> None:
+    for path in (folder / "index").glob("*.bin"):
+        path.write_bytes(b"\x7f" * path.stat().st_size)
+
+
+def lose_files(folder: Path) -> None:
+    for path in (folder / "index").glob("*.bin"):
+        path.unlink()
+
+
+def lose_everything(folder: Path) -> None:
+    shutil.rmtree(folder / "index")
+
+
+def be_stale(folder: Path) -> None:
+    path = folder / "index" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"fingerprint": "another"}))
+
+
+@pytest.mark.parametrize("spoil", [spoil_manifest, spoil_state, spoil_data, lose_files, lose_everything, be_stale])
+def test_a_lost_index_is_found_made_again_and_saved(
+    filled: Path, photo_folder: Path, spoil: Callable[[Path], None]
+) -> None:
+    expected = answers(filled, photo_folder)
+    assert len(expected) == 8
+    spoil(filled)
+    with tessera.Gallery(filled) as gallery:
+        report = gallery.check()
+        assert not report.ok
+        assert "index" in report.findings[0].message
+    assert answers(filled, photo_folder) == expected  # the search made it again
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.check().ok  # and wrote it down
+    spoil(filled)
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.check(repair=True).ok
+        assert gallery.check().findings == []
+    assert answers(filled, photo_folder) == expected
+
+
+def test_a_reader_without_the_lock_searches_without_files(filled: Path, photo_folder: Path) -> None:
+    from tessera.gallery.lock import writer_lock
+
+    expected = answers(filled, photo_folder)
+    lose_everything(filled)
+    with writer_lock(filled):
+        assert answers(filled, photo_folder) == expected
+    assert not (filled / "index").exists()
+
+
+def test_changes_since_the_last_saving_are_made_up(filled: Path, photo_folder: Path, painter: Painter) -> None:
+    state = (filled / "index" / "state.json").read_text()
+    with tessera.Gallery(filled) as gallery:
+        painter(photo_folder / "new.png", 30)
+        gallery.index(photo_folder)
+        gallery.remove(photo_folder / "photo2.png")
+    assert (filled / "index" / "state.json").read_text() == state  # too few changes to write anything
+    with tessera.Gallery(filled) as gallery:
+        found = {Path(hit.path).name for hit in gallery.search(photo_folder / "new.png", 100)}
+        assert "new.png" in found
+        assert "photo2.png" not in found
+        assert len(found) == 8
+        assert gallery.check().ok
+
+
+def test_many_changes_are_saved_and_old_readers_still_follow(
+    filled: Path, photo_folder: Path, painter: Painter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faiss_engine, "SAVE_AFTER", 2)
+    state = (filled / "index" / "state.json").read_text()
+    reader = tessera.Gallery(filled)
+    assert len(reader.search(photo_folder / "photo0.png", 100)) == 8
+    with tessera.Gallery(filled) as writer:
+        for seed in range(40, 44):
+            painter(photo_folder / f"new{seed}.png", seed)
+        writer.index(photo_folder)
+        writer.remove([photo_folder / "photo0.png", photo_folder / "photo2.png"])
+    assert (filled / "index" / "state.json").read_text() != state
+    found = {Path(hit.path).name for hit in reader.search(photo_folder / "photo0.png", 100)}
+    assert len(found) == 10
+    assert "photo0.png" not in found
+    reader.close()
+
+
+def test_a_crash_between_index_and_state_is_harmless(
+    filled: Path, photo_folder: Path, painter: Painter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faiss_engine, "SAVE_AFTER", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(faiss_engine, "write_atomically", _interrupt)
+        with tessera.Gallery(filled) as gallery:
+            painter(photo_folder / "new.png", 30)
+            (photo_folder / "photo2.png").unlink()
+            with pytest.raises(KeyboardInterrupt):
+                gallery.index(photo_folder, prune=True)
+    with tessera.Gallery(filled) as gallery:
+        found = {Path(hit.path).name for hit in gallery.search(photo_folder / "new.png", 100)}
+        assert len(found) == 8
+        assert "new.png" in found
+        assert gallery.check().ok
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_left_overs_of_a_killed_build_are_cleared(filled: Path) -> None:
+    left = filled / "index" / ".build-abc"
+    left.mkdir()
+    (left / "descriptors.f16").write_bytes(b"x")
+    with tessera.Gallery(filled) as gallery:
+        gallery.index(rebuild=True)
+    assert list((filled / "index").glob(".build-*")) == []
+
+
+def test_growing_far_beyond_its_size_fits_the_codec_anew(
+    filled: Path, photo_folder: Path, painter: Painter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    build = FaissEngine._built
+    monkeypatch.setattr(FaissEngine, "_built", lambda self, *a, **k: built.append("built") or build(self, *a, **k))
+    with tessera.Gallery(filled) as gallery:
+        painter(photo_folder / "one.png", 50)
+        gallery.index(photo_folder)
+        assert built == []
+        for seed in range(60, 75):
+            painter(photo_folder / f"many{seed}.png", seed)
+        gallery.index(photo_folder)
+        assert built == ["built"]
+        assert len(gallery.search(photo_folder / "one.png", 100)) == 24
+
+
+def test_engine_names(tmp_path: Path) -> None:
+    assert parse_engine("faiss") == ("faiss", "")
+    assert parse_engine("milvus:http://host:19530") == ("milvus", "http://host:19530")
+    for wrong in ("fais", "faiss:x", "milvus", "milvus:"):
+        with pytest.raises(UsageError):
+            parse_engine(wrong)
+
+
+# -- Milvus ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mirrored(filled: Path, tmp_path: Path) -> Iterator[tuple[tessera.Gallery, Path]]:
+    pytest.importorskip("pymilvus")
+    pytest.importorskip("milvus_lite")
+    database = tmp_path / "milvus.db"
+    with tessera.Gallery(filled) as gallery:
+        gallery.migrate(f"milvus:{database}")
+        yield gallery, database
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_milvus_answers_as_faiss_does_and_follows_changes(
+    mirrored: tuple[tessera.Gallery, Path], photo_folder: Path, painter: Painter
+) -> None:
+    gallery, database = mirrored
+    table = photo_folder / "labels.csv"
+    table.write_text("path,label\nphoto0.png,a\nphoto4.png,a\n")
+    painter(photo_folder / "new.png", 30)
+    gallery.index(photo_folder, table)
+    gallery.remove(photo_folder / "photo2.png")
+    query = photo_folder / "photo0.png"
+    by_milvus = gallery.search(query, 100)
+    filtered = gallery.search(query, where="label=a")
+    assert gallery.check().ok
+    assert gallery.stats()["engine"] == f"milvus:{database}"
+    gallery.migrate("faiss")
+    by_faiss = gallery.search(query, 100)
+    assert [hit.id for hit in by_milvus] == [hit.id for hit in by_faiss]
+    assert [hit.score for hit in by_milvus] == pytest.approx([hit.score for hit in by_faiss], abs=1e-6)
+    assert [hit.id for hit in filtered] == [hit.id for hit in gallery.search(query, where="label=a")]
+    assert sorted(Path(hit.path).name for hit in filtered) == ["photo0.png", "photo4.png"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_filters_of_many_ids_are_searched_in_parts(
+    mirrored: tuple[tessera.Gallery, Path], photo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery, _ = mirrored
+    expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png", 5)]
+    monkeypatch.setattr("tessera.gallery.milvus_engine._FILTER_IDS", 3)
+    engine = gallery._store.engine
+    ids = np.array([record.id for record in gallery.images()], np.int64)
+    query = gallery.describe(photo_folder / "photo0.png")[None]
+    assert engine.search(query, 5, allowed=ids)[1][0].tolist() == expected
+    assert gallery.check().ok
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_lost_collection_is_filled_again(mirrored: tuple[tessera.Gallery, Path], photo_folder: Path) -> None:
+    gallery, _ = mirrored
+    expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png")]
+    gallery._store.engine._open().drop_collection(gallery._store.engine._collection)
+    report = gallery.check()
+    assert not report.ok
+    assert "missing" in report.findings[0].message
+    assert gallery.check(repair=True).ok
+    assert [hit.id for hit in gallery.search(photo_folder / "photo0.png")] == expected
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_one_process_at_a_time_uses_a_milvus_file(mirrored: tuple[tessera.Gallery, Path], photo_folder: Path) -> None:
+    gallery, _ = mirrored
+    gallery.search(photo_folder / "photo0.png")  # holds the file open
+    with pytest.raises(GalleryMismatchError, match="migrate --engine"):
+        tessera.Gallery(gallery.path, engine="faiss")
+    done = subprocess.run(
+        [sys.executable, "-m", "tessera.cli.main", "search", str(photo_folder / "photo0.png"), "-g", str(gallery.path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "one process at a time" in done.stderr
+    assert GalleryLockedError.exit_code == 1

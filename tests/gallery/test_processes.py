@@ -1,0 +1,176 @@
+"""More than one process, and processes that end badly."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import tessera
+from tessera.gallery.catalog import Catalog
+
+COMMAND = [sys.executable, "-m", "tessera.cli.main"]
+
+
+def many_pictures(folder: Path, count: int) -> Path:
+    """Pictures that take a moment to decode; what follows a JPEG's end makes each content another."""
+    folder.mkdir()
+    Image.effect_noise((640, 480), 60).convert("RGB").save(folder / "base.jpg", quality=80)
+    content = (folder / "base.jpg").read_bytes()
+    for i in range(count):
+        path = folder / f"{i:04}.jpg"
+        path.write_bytes(content + str(i).encode())
+        os.utime(path, (1, 1))
+    (folder / "base.jpg").unlink()
+    return folder
+
+
+def stored(gallery_dir: Path) -> dict[bytes, int]:
+    """What a reader can see now, by a connection of its own."""
+    catalog = Catalog(gallery_dir / "catalog.sqlite")
+    try:
+        with catalog.read() as snapshot:
+            return {path: image_id for image_id, path in snapshot.stream_under(b"/")}
+    finally:
+        catalog.close()
+
+
+def wait_for(gallery_dir: Path, count: int) -> dict[bytes, int]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (gallery_dir / "catalog.sqlite").is_file():
+            try:
+                if len(seen := stored(gallery_dir)) >= count:
+                    return seen
+            except tessera.TesseraError:
+                pass  # the file is there before its tables
+        time.sleep(0.01)
+    raise AssertionError("the other process stored nothing within a minute")
+
+
+def test_a_killed_run_loses_nothing_and_is_gone_on_with(tmp_path: Path, small_bundle: Path) -> None:
+    photos, folder = many_pictures(tmp_path / "photos", 240), tmp_path / "gallery"
+    command = [*COMMAND, "index", str(photos), "-g", str(folder), "--model", str(small_bundle)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    acknowledged = wait_for(folder, 1)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    after = stored(folder)
+    assert len(after) < 240
+    assert acknowledged.items() <= after.items()
+    with tessera.Gallery(folder) as gallery:
+        assert len(gallery.search(photos / "0000.jpg", 1000)) == len(after)  # what there is can be searched at once
+        report = gallery.index(photos)
+        assert (report.unchanged, report.added, report.images) == (len(after), 240 - len(after), 240)
+        assert gallery.check().ok
+    assert after.items() <= stored(folder).items()
+
+
+def test_readers_go_on_while_another_process_writes(tmp_path: Path, small_bundle: Path) -> None:
+    photos, folder = many_pictures(tmp_path / "photos", 200), tmp_path / "gallery"
+    command = [*COMMAND, "index", str(photos), "-g", str(folder), "--model", str(small_bundle)]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        wait_for(folder, 1)
+        writer.send_signal(signal.SIGSTOP)  # in the middle of its work, however fast the machine
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        with tessera.Gallery(folder) as reader:
+            found = len(reader.search(photos / "0000.jpg", 1000))
+        assert writer.poll() is None
+    finally:
+        writer.send_signal(signal.SIGCONT)
+        _, complaint = writer.communicate(timeout=120)
+    assert writer.returncode == 0, complaint
+    assert second.returncode == 1
+    assert f"another process (pid {writer.pid})" in second.stderr
+    assert 1 <= found < 200
+    assert len(stored(folder)) == 200
+
+
+def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> None:
+    folder = tmp_path / "gallery"
+    with tessera.Gallery(folder, small_bundle) as gallery:
+        gallery.index(photo_folder)
+        expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png", 100)]
+    more = tmp_path / "more"
+    more.mkdir()
+    picture = (photo_folder / "photo0.png").read_bytes()
+    for i in range(600):
+        (more / f"{i}.png").write_bytes(picture + str(i).encode())
+
+    def limit_files() -> None:
+        # What a full disk does to a file that grows: writing fails in the middle of it.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = subprocess.run(
+        [*COMMAND, "index", str(more), "-g", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit_files,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+    with tessera.Gallery(folder) as gallery:
+        assert set(expected) <= {hit.id for hit in gallery.search(photo_folder / "photo0.png", 10_000)}
+        assert gallery.index(more).images == 608
+        assert gallery.check().ok
+
+
+@pytest.mark.parametrize("reload", ["inline", "background"])
+def test_threads_search_while_one_adds_and_removes(
+    tmp_path: Path, small_bundle: Path, photo_folder: Path, reload: str
+) -> None:
+    folder = tmp_path / "gallery"
+    shared = tessera.Gallery(folder, small_bundle, reload=reload)  # type: ignore[arg-type]
+    shared.index(photo_folder / "inner")
+    failures: list[BaseException] = []
+    stopping = threading.Event()
+    counts: set[int] = set()
+
+    def search() -> None:
+        try:
+            while not stopping.is_set():
+                hits = shared.search(photo_folder / "photo0.png", 100)
+                counts.add(len(hits))
+                assert [hit.rank for hit in hits] == list(range(len(hits)))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    other = tessera.Gallery(folder)
+    for i in range(6):
+        writer = shared if i % 2 else other  # from this process's gallery and from one that it must follow
+        writer.index(photo_folder)
+        writer.remove([photo_folder / f"photo{k}.png" for k in (0, 2, 4, 6)])
+    shared.index(photo_folder)
+    stopping.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert counts <= set(range(4, 9))
+    assert len(shared.search(photo_folder / "photo0.png", 100)) == 8
+    shared.close()
+    other.close()
+
+
+def test_background_reload_follows_another_process(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> None:
+    with tessera.Gallery(tmp_path / "gallery", small_bundle, reload="background") as shared:
+        shared.index(photo_folder / "inner")
+        with tessera.Gallery(tmp_path / "gallery") as other:
+            other.index(photo_folder)
+        deadline = time.monotonic() + 20
+        while (found := len(shared.search(photo_folder / "photo0.png", 100))) == 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert found == 8
