@@ -1,0 +1,226 @@
+"""The service under load: many clients at once on a large gallery, with wrk as the generator.
+
+The gallery's descriptors are synthetic and its pictures are copies of one, so that 100,000 are made in a minute; a
+search does not know the difference. Uploads are real JPEGs through the real network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tessera.errors import TesseraError
+from tessera.gallery.gallery import Gallery
+
+BOUNDARY = "tesserabench"
+_BATCH = 4096
+
+
+def measure_service(
+    *, images: int, clients: int, seconds: int, photo: Path | None, folder: Path | None
+) -> dict[str, Any]:
+    """Gallery-picture queries and uploads, each for `seconds`; latency, throughput, errors and memory of the server."""
+    if shutil.which("wrk") is None:
+        raise TesseraError("The load generator wrk is not installed. Install it with: apt-get install wrk")
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        work = Path(made)
+        picture = photo or _make_photo(work / "photo.jpg")
+        gallery_path = work / "bench.tessera"
+        make_gallery(gallery_path, picture, images)
+        alone = _alone(gallery_path, picture)
+        with _server(gallery_path) as (address, process):
+            memory_start = _resident_mb(process.pid)
+            ids = _run_wrk(address, clients, seconds, work, _ids_script(images))
+            memory_ids = _resident_mb(process.pid)
+            uploads = _run_wrk(address, clients, seconds, work, _upload_script(work, picture))
+            memory_end = _resident_mb(process.pid)
+    rate_alone = 1 / (alone["network_s"] + alone["decoding_s"])
+    return {
+        "images": images,
+        "clients": clients,
+        "seconds": seconds,
+        "gallery_picture": ids,
+        "upload": uploads,
+        "alone": {**alone, "uploads_a_second": rate_alone},
+        "upload_ratio": uploads["requests_a_second"] / rate_alone,
+        "memory_mb": {"start": memory_start, "after_gallery_pictures": memory_ids, "after_uploads": memory_end},
+    }
+
+
+def make_gallery(path: Path, picture: Path, images: int, *, seed: int = 0) -> None:
+    """A gallery of `images` synthetic descriptors, every one with the same picture behind it."""
+    random = np.random.default_rng(seed)
+    with Gallery(path) as gallery:
+        gallery.index(picture)  # settles the model and the dimension
+        fingerprint, dim = gallery.describer.fingerprint, gallery.describer.dim
+        with Image.open(picture) as opened:
+            width, height = opened.size
+        for start in range(0, images - 1, _BATCH):
+            stop = min(start + _BATCH, images - 1)
+            descriptors = random.standard_normal((stop - start, dim), dtype=np.float32)
+            descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
+            with gallery._catalog.write() as batch:
+                for row, descriptor in enumerate(descriptors, start):
+                    content = hashlib.sha256(row.to_bytes(8, "little")).digest()
+                    batch.put_image(
+                        os.fsencode(picture.parent / f"copy{row}.jpg"),
+                        size=0,
+                        mtime_ns=0,
+                        content_id=batch.add_content(content, fingerprint, width, height, descriptor),
+                        error=None,
+                        metadata=None,
+                    )
+        gallery.index(picture)  # builds the index
+
+
+def _alone(gallery_path: Path, picture: Path, repeats: int = 12) -> dict[str, float]:
+    """The network's time and the decoder's for one upload, each by itself on all cores."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tessera.data.images import load_photo
+
+    with Gallery(gallery_path) as gallery:
+        extractor = gallery.describer.extractor
+        content = picture.read_bytes()
+        pixels = load_photo(content, size=extractor.size)
+        extractor.describe(pixels)
+        started = time.perf_counter()
+        for _ in range(repeats):
+            extractor.describe(pixels)
+        network_s = (time.perf_counter() - started) / repeats
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            started = time.perf_counter()
+            list(pool.map(lambda _: load_photo(content, size=extractor.size), range(4 * repeats)))
+            decoding_s = (time.perf_counter() - started) / (4 * repeats)
+    return {"network_s": network_s, "decoding_s": decoding_s}
+
+
+@contextlib.contextmanager
+def _server(gallery_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    port = 18642
+    command = [sys.executable, "-m", "tessera.cli.main", "serve", "-g", str(gallery_path), "--port", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            if process.poll() is not None:
+                raise TesseraError(f"The service ended at once with exit code {process.returncode}.")
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"{address}/ready", timeout=5)
+                break
+            time.sleep(0.2)
+        yield address, process
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _ids_script(images: int) -> str:
+    return f"""
+request = function()
+  return wrk.format("GET", "/api/images/" .. math.random(1, {images}) .. "/search?k=20")
+end
+"""
+
+
+def _upload_script(work: Path, picture: Path) -> str:
+    body = work / "body.bin"
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'
+    body.write_bytes(head.encode() + picture.read_bytes() + f"\r\n--{BOUNDARY}--\r\n".encode())
+    return f"""
+local file = io.open("{body}", "rb")
+wrk.body = file:read("*a")
+wrk.method = "POST"
+wrk.path = "/api/search"
+wrk.headers["Content-Type"] = "multipart/form-data; boundary={BOUNDARY}"
+"""
+
+
+_REPORT = """
+done = function(summary, latency, requests)
+  local errors = summary.errors
+  io.write(string.format("REPORT [%d, %d, %d, %d, %d, %d]\\n", summary.requests, summary.duration,
+    latency:percentile(50), latency:percentile(95), latency:percentile(99),
+    errors.connect + errors.read + errors.write + errors.status + errors.timeout))
+end
+"""
+
+
+def _run_wrk(address: str, clients: int, seconds: int, work: Path, script: str) -> dict[str, float]:
+    path = work / "load.lua"
+    path.write_text(script + _REPORT)
+    command = ["wrk", "-t1", f"-c{clients}", f"-d{seconds}s", "--timeout", "60s", "-s", str(path), address]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REPORT (\[.*\])", printed)
+    if found is None:
+        raise TesseraError(f"wrk gave no report: {printed.strip()}")
+    requests, duration_us, p50_us, p95_us, p99_us, errors = json.loads(found.group(1))
+    return {
+        "requests_a_second": requests / (duration_us / 1e6),
+        "p50_ms": p50_us / 1e3,
+        "p95_ms": p95_us / 1e3,
+        "p99_ms": p99_us / 1e3,
+        "p99_over_p50": p99_us / max(p50_us, 1),
+        "errors": errors,
+    }
+
+
+def _resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status")
+    found = re.search(r"VmRSS:\s+(\d+)", status.read_text()) if status.is_file() else None
+    return int(found.group(1)) / 1024 if found else float("nan")
+
+
+def _make_photo(path: Path) -> Path:
+    """A 1024 x 768 JPEG of coloured noise at several scales: decodes like a photograph."""
+    random = np.random.default_rng(0)
+    layers = [
+        np.asarray(
+            Image.fromarray(random.integers(0, 256, (768 // cell, 1024 // cell, 3), dtype=np.uint8)).resize(
+                (1024, 768)
+            ),
+            dtype=np.float32,
+        )
+        for cell in (128, 32, 8)
+    ]
+    Image.fromarray(np.mean(layers, axis=0).astype(np.uint8)).save(path, quality=88)
+    return path
+
+
+def to_markdown(report: dict[str, Any]) -> str:
+    rows = [
+        "| query | requests a second | p50 ms | p95 ms | p99 ms | p99 / p50 | errors |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, key in (("a picture of the gallery", "gallery_picture"), ("an upload", "upload")):
+        row = report[key]
+        rows.append(
+            f"| {name} | {row['requests_a_second']:.1f} | {row['p50_ms']:.1f} | {row['p95_ms']:.1f} "
+            f"| {row['p99_ms']:.1f} | {row['p99_over_p50']:.2f} | {row['errors']} |"
+        )
+    memory = report["memory_mb"]
+    rows += [
+        "",
+        f"{report['images']:,} images, {report['clients']} clients, {report['seconds']} s each. Uploads reach "
+        f"{report['upload_ratio']:.2f} of 1 / (network + decoding), which is "
+        f"{report['alone']['uploads_a_second']:.1f} a second. "
+        f"Memory of the service: {memory['start']:.0f} MB at the start, {memory['after_gallery_pictures']:.0f} and "
+        f"{memory['after_uploads']:.0f} MB after each run.",
+    ]
+    return "\n".join(rows)
