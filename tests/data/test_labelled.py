@@ -225,7 +225,7 @@ def test_every_entry_says_what_it_is_and_misses_its_files_clearly(tmp_path: Path
     assert entry.summary
     options: dict[str, Any] = {"file": "none.txt"} if {"file"} <= keys and name not in ("sfm-120k", "gldv1") else {}
     options |= {"exclude": str(tmp_path / "none.txt")} if name == "rgldv2-clean" else {}
-    with pytest.raises(DataError, match="cannot be read|no images were found"):
+    with pytest.raises(DataError, match=r"cannot be read|no images were found"):
         load_dataset(name, str(tmp_path), options)
 
 
