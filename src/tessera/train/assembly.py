@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from tessera.data.datasets import load_dataset
 from tessera.data.labelled import ImageSet, split_by_class
@@ -17,9 +16,9 @@ from tessera.data.pairs import PairSet
 from tessera.data.transforms import TransformConfig
 from tessera.errors import ConfigError
 from tessera.models.losses import LOSSES, build_loss
-from tessera.models.registry import build_model
+from tessera.models.registry import MODELS
+from tessera.train.attention import AttentionObjective, JointObjective, build_local_loss
 from tessera.train.batchnorm import share_batch_norm
-from tessera.train.checkpoint import BEST, LAST, load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.feed import PhotoFeed, PhotoReader
 from tessera.train.inputs import ImageInputs, InputFeed, MapInputs
@@ -28,9 +27,10 @@ from tessera.train.mining import TuplePlan
 from tessera.train.objective import ListObjective, Objective, TupleObjective
 from tessera.train.order import BalancedPlan, Indices, Plan, ShuffledPlan
 from tessera.train.recipe import Recipe
+from tessera.train.start import build_network
 from tessera.train.validation import Validation, describe_set
 
-BATCH_OF_TASK = {"classify": "labels", "tuples": "tuples", "listwise": "list"}
+BATCH_OF_TASK = {"classify": "labels", "attention": "labels", "tuples": "tuples", "listwise": "list"}
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,7 @@ def assemble(
         say(note)
     torch.manual_seed(recipe.seed)
     network: Any = build_network(recipe)
-    loss = build_loss(recipe.loss.name, dim=network.dim, num_classes=data.train.num_classes, **recipe.loss.config)
-    objective = build_objective(recipe, network, loss, world)
+    objective = build_objective(recipe, network, data.train.num_classes, world)
     objective.to(device=world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     shared = share_batch_norm(objective, world)
     assert shared is objective or world.device.type == "cuda"
@@ -105,6 +104,16 @@ def check_recipe(recipe: Recipe) -> None:
         raise ConfigError(
             f"task '{task}' feeds {wanted}, and loss '{recipe.loss.name}' takes {found}. Fitting: {fitting}."
         )
+    kind = MODELS[recipe.model.name].kind
+    if task == "codebook":
+        raise ConfigError("task 'codebook' has nothing to minimise: it goes through `train_codebook`.")
+    if recipe.task.joint and (task != "attention" or recipe.frozen.enabled):
+        raise ConfigError("task.joint belongs to task 'attention' with the backbone in training.")
+    if (recipe.task.joint and kind != "global") or (task == "attention" and not recipe.task.joint and kind != "local"):
+        raise ConfigError(
+            f"model '{recipe.model.name}' is of kind {kind}: joint attention needs a global network with a local "
+            "branch (delg-...), a second stage a local one (delf-..., delg-local-...)."
+        )
     if task == "listwise" and not loop.freeze_batch_norm:
         raise ConfigError("task 'listwise' runs in chunks: set loop.freeze_batch_norm = true.")
     if recipe.frozen.enabled and recipe.transform.kind != "crop":
@@ -113,34 +122,20 @@ def check_recipe(recipe: Recipe) -> None:
         raise ConfigError("pictures of different shapes go one by one: set loop.freeze_batch_norm = true.")
 
 
-def build_network(recipe: Recipe) -> nn.Module:
-    """The recipe's network with the weights it starts from."""
-    weights = recipe.model.weights
-    if weights in ("", "none"):
-        return build_model(recipe.model.name, **recipe.model.config)
-    path = Path(weights)
-    if path.is_dir() or path.suffix == ".pt":
-        network = build_model(recipe.model.name, **recipe.model.config)
-        load_network_state(network, path)
-        return network
-    return build_model(recipe.model.name, weights=weights, **recipe.model.config)
-
-
-def load_network_state(network: nn.Module, path: Path) -> dict[str, Any]:
-    """Load the network of a run (its folder, or one checkpoint of it) strictly; returns the checkpoint."""
-    if path.is_dir():
-        path = path / BEST if (path / BEST).is_file() else path / LAST
-    state = load_checkpoint(path)
-    prefix = "network."
-    network.load_state_dict(
-        {key.removeprefix(prefix): value for key, value in state["objective"].items() if key.startswith(prefix)}
-    )
-    return state
-
-
-def build_objective(recipe: Recipe, network: Any, loss: nn.Module, world: World) -> Objective:
+def build_objective(recipe: Recipe, network: Any, num_classes: int, world: World) -> Objective:
     """The network and the loss as the task needs them."""
     task, on_maps = recipe.task, recipe.frozen.enabled
+    reconstruction = build_loss("reconstruction", weight=task.reconstruction_weight)
+    if task.kind == "attention" and not task.joint:
+        local_loss = build_local_loss(task, network.local.channels, num_classes)
+        return AttentionObjective(network, local_loss, reconstruction, task.attention_weight, on_maps=on_maps)
+    loss = build_loss(recipe.loss.name, dim=network.dim, num_classes=num_classes, **recipe.loss.config)
+    if task.kind == "attention":
+        local_loss = build_local_loss(task, network.pooled_dim, num_classes)
+        return JointObjective(network, loss, local_loss, reconstruction, task.attention_weight)
+    for name, parameter in network.named_parameters():  # DELG without its local branch: DDP wants no idle parameters
+        if name.startswith(tuple(getattr(network, "auxiliary", ()))):
+            parameter.requires_grad_(False)
     if task.kind == "tuples":
         is_sum = recipe.loss.name == "contrastive" or recipe.loss.config.get("reduction") == "sum"
         factor = float(recipe.loop.accumulate * world.size) if is_sum else 1.0

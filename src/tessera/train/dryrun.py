@@ -17,6 +17,7 @@ from tessera.train.assembly import TrainingData, assemble, load_data
 from tessera.train.distributed import World
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
+from tessera.train.start import initialise
 
 BATCH = 4
 CROP = 96
@@ -38,6 +39,7 @@ def dry_run(recipe: Recipe, world: World, say: Callable[[str], None]) -> dict[st
             stand_ins["data"] = f"{len(data.train)} drawn pictures for {recipe.data.name}"
         run = assemble(small, data, world, Path(folder), say)
         trainer = Trainer(run, Path(folder) / "run")
+        initialise(run.objective.network, data.train, small, world)
         scores = trainer.take_one_step()
         return {
             "recipe": recipe.name,
@@ -65,7 +67,12 @@ def shrink(recipe: Recipe) -> tuple[Recipe, dict[str, str]]:
     if recipe.model.weights not in ("", "none"):
         stand_ins["weights"] = f"random weights for {recipe.model.weights}"
     task = replace(
-        recipe.task, queries=min(recipe.task.queries, batch), pool=min(recipe.task.pool, 24), chunk=2, per_class=2
+        recipe.task,
+        queries=min(recipe.task.queries, batch),
+        pool=min(recipe.task.pool, 24),
+        chunk=2,
+        per_class=2,
+        initial_images=min(recipe.task.initial_images, 12),
     )
     small = replace(
         recipe,

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tessera.errors import TrainingError
+from tessera.train.attention import AttentionObjective
 from tessera.train.averaging import WeightAverage
 from tessera.train.batchnorm import freeze_batch_norm
 from tessera.train.checkpoint import (
@@ -79,6 +80,7 @@ class Trainer:
         self._rate = rate_schedule(recipe.schedule, recipe.optimiser.rate, recipe.loop.epochs, len(run.plan))
         self._plan_ready = False
         self._last_norm = math.nan
+        self._parts: dict[str, float] = {}  # of the loss, where it is a sum
         self._last_checkpoint = time.monotonic()
         seed_everything(recipe.seed, self.world.rank)
 
@@ -176,6 +178,7 @@ class Trainer:
             if log is not None and (self.step % loop.log_every == 0 or self.step_in_epoch == len(plan)):
                 rate = seen / max(time.monotonic() - started, 1e-9)
                 log.write(self.epoch, self.step, loss=loss, rate=self._rate(self.step - 1), images_per_s=rate)
+                log.write(self.epoch, self.step, **self._parts)
                 if not math.isnan(self._last_norm):
                     log.write(self.epoch, self.step, gradient_norm=self._last_norm)
                 self.run.say(
@@ -228,7 +231,9 @@ class Trainer:
             quiet = self.module.no_sync()
         with quiet:
             with self.precision.autocast():
-                loss = self.module(inputs, labels, gradient)["loss"]
+                outputs = self.module(inputs, labels, gradient)
+                loss = outputs.pop("loss")
+            self._parts = {f"loss_{name}": float(value) for name, value in outputs.items()}
             self.precision.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
@@ -272,7 +277,7 @@ class Trainer:
         self.module.train()
         if self.run.recipe.loop.freeze_batch_norm:
             freeze_batch_norm(self.objective)
-        if self.objective.on_maps:
+        if self.objective.on_maps or isinstance(self.objective, AttentionObjective):
             self.objective.network.backbone.eval()
         freeze_parts(self.objective, self.run.recipe.optimiser.rates)
 

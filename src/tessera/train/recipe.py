@@ -16,6 +16,8 @@ from tessera.config import fingerprint, from_mapping, to_mapping
 from tessera.data.transforms import TransformConfig
 from tessera.errors import ConfigError, TrainingError, unknown_name
 
+_OF_THE_NAME = frozenset({"config", "options", "validation"})  # keys that mean something to one name only
+
 # Keys that change where a run reads, writes or how fast it goes, but not one of its numbers.
 FREE_KEYS = frozenset(
     {
@@ -76,7 +78,8 @@ class TaskSection:
     the descriptor with gradients kept apart (`joint`, DELG). codebook: no gradient at all, words over local features.
 
     queries, pool, negatives: of an epoch of tuples. chunk: images in memory at a time in two passes. per_class: images
-    of a class in a listwise batch.
+    of a class in a listwise batch. initial_images: to fit HOW's reduction to, before the first step. words: of a
+    codebook.
     """
 
     kind: Literal["classify", "tuples", "listwise", "attention", "codebook"] = "classify"
@@ -86,8 +89,12 @@ class TaskSection:
     chunk: int = 16
     per_class: int = 4
     joint: bool = False
+    local_loss: Literal["softmax", "arcface"] = "softmax"
+    local_margin_rad: float = 0.1
     attention_weight: float = 1.0
     reconstruction_weight: float = 10.0
+    initial_images: int = 0
+    words: int = 65536
 
 
 @dataclass(frozen=True)
@@ -198,7 +205,7 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     """Read a recipe with its bases, lay `key=value` settings over it, and check every key."""
     values = _read_with_bases(path, ())
     for setting in settings:
-        _set(values, setting)
+        values = _lay_over(values, _parse_setting(setting, values))
     values.setdefault("name", path.stem)
     try:
         return from_mapping(Recipe, values)
@@ -274,14 +281,17 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Table by table. Another `name` starts its own keys anew: a contrastive loss has no use for ArcFace's."""
     merged = dict(below)
+    if "name" in above and "name" in below and above["name"] != below["name"]:
+        merged = {key: value for key, value in below.items() if key not in _OF_THE_NAME}
     for key, value in above.items():
         old = merged.get(key)
         merged[key] = _lay_over(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
     return merged
 
 
-def _set(values: dict[str, Any], setting: str) -> None:
+def _parse_setting(setting: str, values: Mapping[str, Any]) -> dict[str, Any]:
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {setting!r} must have the form key=value, as in --set optimiser.rate=0.02.")
@@ -290,9 +300,12 @@ def _set(values: dict[str, Any], setting: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
     *tables, last = key.strip().split(".")
-    place = values
+    place: Any = values
     for table in tables:
-        place = place.setdefault(table, {})
-        if not isinstance(place, dict):
+        place = place.get(table, {})
+        if not isinstance(place, Mapping):
             raise ConfigError(f"--set {setting!r}: {table} is a value, not a table of keys.")
-    place[last] = value
+    parsed: dict[str, Any] = {last: value}
+    for table in reversed(tables):
+        parsed = {table: parsed}
+    return parsed

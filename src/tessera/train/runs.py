@@ -18,6 +18,7 @@ from tessera.train.checkpoint import BEST, LAST, load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
+from tessera.train.start import initialise
 
 Say = Callable[[str], None]
 
@@ -29,6 +30,8 @@ def train_run(recipe: Recipe, run_dir: Path, world: World, say: Say, *, resume: 
         raise TrainingError(f"{run_dir} already holds a run: continue it with --resume, or choose another folder (-o).")
     data = load_data(recipe)
     trainer = Trainer(assemble(recipe, data, world, run_dir, say), run_dir)
+    if not started:
+        initialise(trainer.objective.network, data.train, recipe, world)
     if resume and not started:
         say(f"{run_dir} has no checkpoint yet: the run starts from the beginning.")
     elif resume:

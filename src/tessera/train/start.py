@@ -1,0 +1,92 @@
+"""Where a network starts: ImageNet, another run, and what must be fitted to images before the first step (HOW)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tessera.data.labelled import ImageSet
+from tessera.data.transforms import TransformConfig
+from tessera.models.registry import build_model
+from tessera.train.checkpoint import BEST, LAST, load_checkpoint
+from tessera.train.distributed import World
+from tessera.train.feed import PhotoFeed, PhotoReader
+from tessera.train.inputs import ImageInputs
+from tessera.train.recipe import Recipe
+
+_MAX_FEATURES = 1_000_000  # local features that a reduction is fitted to
+
+
+def build_network(recipe: Recipe) -> nn.Module:
+    """The recipe's network with the weights it starts from."""
+    weights = recipe.model.weights
+    if weights in ("", "none"):
+        return build_model(recipe.model.name, **recipe.model.config)
+    path = Path(weights)
+    if path.is_dir() or path.suffix == ".pt":
+        network = build_model(recipe.model.name, **recipe.model.config)
+        load_from_run(network, path, recipe.model.name)
+        return network
+    return build_model(recipe.model.name, weights=weights, **recipe.model.config)
+
+
+def load_from_run(network: Any, path: Path, name: str) -> dict[str, Any]:
+    """Load a run's network strictly; of another kind of network, its backbone. Returns the checkpoint.
+
+    path: the run's folder (its best weights, else its last) or one checkpoint. A second stage (DELF) starts from the
+    backbone of its first.
+    """
+    if path.is_dir():
+        path = path / BEST if (path / BEST).is_file() else path / LAST
+    state = load_checkpoint(path)
+    if state["recipe"]["model"]["name"] == name:
+        network.load_state_dict(_below(state["objective"], "network."))
+    else:
+        network.backbone.load_weights(_below(state["objective"], "network.backbone."), str(path))
+    return state
+
+
+def initialise(network: Any, images: ImageSet, recipe: Recipe, world: World) -> None:
+    """Fit what the network wants fitted to the training images: HOW's reduction, by PCA of its own local features."""
+    if not recipe.task.initial_images or not hasattr(network, "initialise_reduction"):
+        return
+    chosen = images.subset(range(min(recipe.task.initial_images, len(images))))
+    features = collect_features(network, chosen, recipe.transform, world, recipe.loop.workers)
+    network.initialise_reduction(features)
+
+
+@torch.no_grad()
+def collect_features(
+    network: Any, images: ImageSet, transform: TransformConfig, world: World, workers: int
+) -> np.ndarray:
+    """The strongest local features of each image before the reduction, N C, the same on every process.
+
+    At most a million in all: as many of each image as that allows.
+    """
+    from tessera.models.how import measure_strength, smooth
+
+    photos = PhotoFeed(PhotoReader(images.paths, images.labels, transform, 0), workers)
+    inputs = ImageInputs(photos, network.backbone, world.device)
+    each = max(1, _MAX_FEATURES // len(images))
+    was_training = network.training
+    network.eval()
+    collected = []
+    try:
+        for pictures, _ in inputs.batches([np.array([index]) for index in world.share(len(images))], None):
+            maps = network.local_map(pictures)
+            features = smooth(maps, network.config.smoothing).flatten(2)[0].T  # S C
+            strengths = measure_strength(maps).flatten()
+            collected.append(features[torch.topk(strengths, min(each, len(strengths))).indices].cpu().numpy())
+    finally:
+        photos.close()
+        network.train(was_training)
+    parts = world.gather(np.concatenate(collected) if collected else np.zeros((0, network.backbone.channels)))
+    return np.concatenate(parts)
+
+
+def _below(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
