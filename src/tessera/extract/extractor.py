@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tessera.config import fingerprint
 from tessera.data.images import DEFAULT_LIMITS, Box, Limits, Pixels, Source
 from tessera.errors import ModelError, UsageError, unknown_name
-from tessera.extract.pipeline import Descriptors, Extraction, LoaderName, Pipeline, PipelineConfig
+from tessera.extract.pipeline import Describe, Descriptors, Extraction, LoaderName, Pipeline, PipelineConfig
 from tessera.extract.runtime import DEVICES, RUNTIMES, Outputs, Runtime, default_threads, open_runtime
 from tessera.extract.scales import rescale
 from tessera.models.bundle import Bundle
@@ -103,8 +103,7 @@ class Extractor:
         A picture that cannot be read gives an Extraction with its error, and the rest goes on. `sources` may be a
         generator; it is read only a little ahead. progress: called with each Extraction before it is handed out.
         """
-        runtime, config = self._bulk()
-        describe = partial(self._describe_equal, runtime)
+        describe, config = self._bulk()
         pipeline = Pipeline(describe, config, size=self.size, loader=loader, limits=limits)
         for extraction in pipeline.run(sources, boxes):
             if progress is not None:
@@ -141,16 +140,23 @@ class Extractor:
                 )
             return self._opened[threads]
 
-    def _bulk(self) -> tuple[Runtime, PipelineConfig]:
+    def lanes(self) -> tuple[Describe, int]:
+        """What `extract` gives its images of equal shape to, and from how many threads at once: for benchmarks."""
+        describe, config = self._bulk()
+        return describe, config.lanes
+
+    def _bulk(self) -> tuple[Describe, PipelineConfig]:
         """How to run over many images: lanes on a CPU with ONNX, batches where one network takes them all."""
         if self._runtime_name == "onnx":
             lanes = min(self.threads, _MOST_LANES)
             runtime = self._runtime(max(1, self.threads // lanes))
             if runtime.device == "cpu":
-                return runtime, PipelineConfig(decoders=self.threads, lanes=lanes, window=6 * self.threads + 4)
+                config = PipelineConfig(decoders=self.threads, lanes=lanes, window=6 * self.threads + 4)
+                return partial(self._describe_equal, runtime), config
         runtime = self._runtime()
         batch = _GPU_BATCH if runtime.device != "cpu" else 4
-        return runtime, PipelineConfig(decoders=self.threads, lanes=1, batch=batch, window=6 * batch + self.threads)
+        config = PipelineConfig(decoders=self.threads, lanes=1, batch=batch, window=6 * batch + self.threads)
+        return partial(self._describe_equal, runtime), config
 
     def _describe_equal(self, runtime: Runtime, images: Sequence[Pixels]) -> Descriptors:
         """L2 per scale, mean over scales, L2. The network's output is of unit norm, but that is not relied on."""

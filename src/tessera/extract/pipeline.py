@@ -24,6 +24,7 @@ from tessera.errors import BoxError, ImageError, TesseraError, UsageError, unkno
 LoaderName: TypeAlias = Literal["photo", "benchmark"]
 LOADERS = ("photo", "benchmark")
 Descriptors: TypeAlias = npt.NDArray[np.float32]
+Describe: TypeAlias = Callable[[Sequence[Pixels]], Descriptors]  # N images of equal shape to N D
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ class PipelineConfig:
 
 
 class Pipeline:
-    """describe: N images of equal shape to N D; called from `lanes` threads at once."""
+    """describe: called from `lanes` threads at once."""
 
     def __init__(
         self,
-        describe: Callable[[Sequence[Pixels]], Descriptors],
+        describe: Describe,
         config: PipelineConfig,
         *,
         size: int,

@@ -1,0 +1,102 @@
+"""`tessera bench extract|search|serve`: speed and memory, measured side by side in one run."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+import typer
+
+bench = typer.Typer(name="bench", help="Measure speed and memory on this machine.", no_args_is_help=True)
+
+
+@bench.command("extract")
+def extract(
+    *,
+    model: Annotated[str, typer.Option(help="A packaged model's name, or the folder of a bundle.")] = "lite",
+    photos: Annotated[int, typer.Option(min=8, help="How many small photographs the rate is measured on.")] = 96,
+    large: Annotated[int, typer.Option(min=4, help="How many 12-megapixel JPEGs the rate is measured on.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Each rate is the median of so many rounds.")] = 3,
+    memory: Annotated[bool, typer.Option(help="Compare peak memory at 1,000 and 10,000 images (minutes).")] = False,
+    table: Annotated[
+        bool, typer.Option(help="Time every registered network (the paper's Table 2; needs torch).")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
+) -> None:
+    """Indexing rate against network and decoding alone, on all cores; with --table the cost of each network.
+
+    The ratio is the rate reached over 1 / (network time + decoding time), each measured alone: 1 means that nothing
+    is lost between them.
+
+    Example: tessera bench extract --memory --table --json
+    """
+    from tessera.bench.extract import measure_extraction, to_markdown
+
+    report = measure_extraction(model=model, photos=photos, large=large, repeats=repeats, memory=memory, table=table)
+    print(json_module.dumps(report) if json else to_markdown(report))
+
+
+@bench.command("search")
+def search(
+    *,
+    count: Annotated[int, typer.Option("-n", min=1000, help="How many descriptors.")] = 1_000_000,
+    dim: Annotated[int, typer.Option(min=32, help="Numbers a descriptor.")] = 1024,
+    queries: Annotated[int, typer.Option(min=1, help="How many queries, none of them among the descriptors.")] = 200,
+    seed: Annotated[int, typer.Option(help="Another seed makes other descriptors.")] = 0,
+    only: Annotated[list[str] | None, typer.Option(help="A codec or a peer to run; repeat for several.")] = None,
+    graph_count: Annotated[int, typer.Option(min=100, help="Graphs (HNSW) are built on so many at most.")] = 50_000,
+    gallery: Annotated[str | None, typer.Option("-g", help="Take the descriptors of this gallery.")] = None,
+    folder: Annotated[str | None, typer.Option(help="Where the files go while it runs.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
+) -> None:
+    """Every codec beside FAISS, hnswlib, usearch and numpy: time, memory, recall, adding, deleting, in one run.
+
+    A million descriptors of 1024 take twelve gigabytes of disk while it runs, five of memory, and most of an hour.
+
+    Example: tessera bench search -n 100000 --only fast --only flat --json
+    """
+    from pathlib import Path
+
+    from tessera.bench.search import measure_search, to_markdown
+    from tessera.cli.output import say
+
+    report = measure_search(
+        count=count,
+        dim=dim,
+        queries=queries,
+        seed=seed,
+        only=tuple(only or ()),
+        graph_count=graph_count,
+        gallery=None if gallery is None else Path(gallery),
+        folder=None if folder is None else Path(folder),
+        say=say,
+    )
+    print(json_module.dumps(report) if json else to_markdown(report))
+
+
+@bench.command("serve")
+def serve(
+    *,
+    images: Annotated[int, typer.Option("-n", min=100, help="How many images the gallery holds.")] = 100_000,
+    clients: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 32,
+    seconds: Annotated[int, typer.Option(min=1, help="How long each kind of query runs.")] = 60,
+    photo: Annotated[str | None, typer.Option(help="The picture that is uploaded; made here unless given.")] = None,
+    folder: Annotated[str | None, typer.Option(help="Where the gallery is made.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
+) -> None:
+    """The service under load: queries by gallery picture and by upload, from many clients at once (needs wrk).
+
+    Example: tessera bench serve -n 100000 --clients 32 --seconds 60
+    """
+    from pathlib import Path
+
+    from tessera.bench.serve import measure_service, to_markdown
+
+    report = measure_service(
+        images=images,
+        clients=clients,
+        seconds=seconds,
+        photo=Path(photo) if photo else None,
+        folder=Path(folder) if folder else None,
+    )
+    print(json_module.dumps(report) if json else to_markdown(report))
