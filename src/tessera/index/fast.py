@@ -22,8 +22,8 @@ from tessera.index.store import BLOCK_ROWS, DescriptorStore, inner_products
 _TRAINING_ROWS = 32768
 _TRIAL_ROWS = 16384
 _LEAST_ROWS = 256  # fewer rows than this are repeated for training: 16 words need something to stand on
-# Subspaces of 4 bits, and the dimensions that they share: 32, 64 or 128 bytes an image.
-LADDER = ((64, 256), (128, 256), (256, 512))
+# Subspaces of 4 bits and the dimensions that they share (two each measured best): 32, 64 or 128 bytes an image.
+LADDER = ((64, 128), (128, 256), (256, 512))
 # What scanning one subspace of a row and scoring a row again cost, in milliseconds on one core (docs/search-speed.md).
 _SCAN_MS = 0.043e-6
 _RESCORE_MS = 1.0e-3
@@ -66,9 +66,9 @@ class FastCodec(Codec):
     def _choose_width(cls, sample: Float32s, total: int, seed: int, target_recall: float) -> tuple[int, int]:
         """The cheapest of `LADDER`: wider codes cost more to scan and fewer rows to score again."""
         dim = sample.shape[1]
-        ladder = [(subspaces, width) for subspaces, width in LADDER if width <= dim and subspaces * 4 <= dim]
+        ladder = [(subspaces, width) for subspaces, width in LADDER if width <= dim]
         if len(ladder) < 2 or total < 2 * _TRIAL_ROWS:
-            return ladder[-1] if ladder else (max(dim // 4, 1), max(dim // 4, 1) * 4)
+            return ladder[-1] if ladder else (max(dim // 4, 1), max(dim // 4, 1) * 2)
         trial = sample[:_TRIAL_ROWS]
         costs = []
         for subspaces, width in ladder:

@@ -1,0 +1,152 @@
+"""Synthetic descriptors that are as hard to tell apart as real ones, as many as asked for, from a seed.
+
+Codes are only as good as the descriptors let them be, so a benchmark on random directions says nothing. Three things
+are taken from real descriptors (`tessera.bench.fitting`, in a small file that ships with the package): how much of
+their energy is their common mean, the spectrum of the rest, and how near a nearest neighbour is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.config import from_mapping, to_mapping
+from tessera.errors import DataError
+
+Float32s = npt.NDArray[np.float32]
+Float16s = npt.NDArray[np.float16]
+
+FIT_PATH = Path(__file__).parent / "descriptors.json"
+BLOCK_ROWS = 8192
+_IMAGES_A_PLACE = 10
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What real descriptors were like. Eigenvalues fall and sum to one; cosines are quantiles, ascending."""
+
+    model: str
+    fingerprint: str
+    count: int
+    mean_energy: float
+    eigenvalues: tuple[float, ...]
+    neighbour_cosines: tuple[float, ...]
+
+
+def load_fit(path: Path = FIT_PATH) -> Fit:
+    try:
+        return from_mapping(Fit, json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} is not a fit of descriptors. Make one with: python -m tessera.bench.fitting"
+        ) from error
+
+
+def save_fit(fit: Fit, path: Path) -> None:
+    path.write_text(json.dumps(to_mapping(fit)) + "\n")
+
+
+class Synthesis:
+    """A world of N / 10 places, each seen in ten images on average; queries are further images of the same places.
+
+    An image is  sqrt(m) mean + sqrt(1 - m) (sqrt(c) place + sqrt(1 - c) own),  normalised: m the energy of the mean,
+    `place` and `own` Gaussian with the fitted spectrum, c drawn so that two images of a place have the fitted cosine.
+    """
+
+    def __init__(self, count: int, dim: int, *, seed: int = 0, fit: Fit | None = None) -> None:
+        self.count = count
+        self.dim = dim
+        self.seed = seed
+        self.fit = fit or load_fit()
+        self.places = max(count // _IMAGES_A_PLACE, 1)
+        given = np.asarray(self.fit.eigenvalues)
+        # Another dimension keeps the shape of the spectrum: the same curve over the share of dimensions.
+        at = (np.arange(dim) + 0.5) / dim
+        spectrum = np.interp(at, (np.arange(len(given)) + 0.5) / len(given), given)
+        self._deviations = np.sqrt(spectrum / spectrum.sum()).astype(np.float32)
+        rng = self._rng(0)
+        self._signs = rng.choice(np.array([-1, 1], np.float32), size=(2, dim))
+        mean = rng.standard_normal(dim).astype(np.float32)
+        self._mean = mean / np.linalg.norm(mean)
+
+    def _rng(self, *key: int) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64([self.seed, *key]))
+
+    def blocks(self) -> Iterator[Float32s]:
+        """The gallery in blocks; each depends only on the seed and its number."""
+        for i, start in enumerate(range(0, self.count, BLOCK_ROWS)):
+            yield self._images(min(BLOCK_ROWS, self.count - start), self._rng(1, i))
+
+    def queries(self, count: int) -> Float32s:
+        """Images of places in the gallery that are not in the gallery themselves."""
+        return self._images(count, self._rng(2))
+
+    def write(self, path: Path) -> Float16s:
+        """Write the gallery as fp16 to a file and map it: a million need two gigabytes of disk, not of memory."""
+        with path.open("wb") as file:
+            for block in self.blocks():
+                file.write(block.astype(np.float16).data)
+        return np.memmap(path, dtype=np.float16, mode="r", shape=(self.count, self.dim))
+
+    def _images(self, count: int, rng: np.random.Generator) -> Float32s:
+        mean_energy = self.fit.mean_energy
+        cosines = np.interp(rng.random(count), np.linspace(0, 1, len(self.fit.neighbour_cosines)), self._shares())
+        share = cosines.astype(np.float32)[:, None]
+        places = rng.integers(0, self.places, count)
+        raw = np.sqrt(share) * self._place(places)
+        raw += np.sqrt(1 - share) * rng.standard_normal((count, self.dim), dtype=np.float32)
+        raw *= self._deviations
+        mixed = self._mix(raw)
+        mixed *= np.float32(np.sqrt(1 - mean_energy))
+        mixed += np.float32(np.sqrt(mean_energy)) * self._mean
+        mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
+        return mixed
+
+    def _shares(self) -> npt.NDArray[np.float64]:
+        """What two images of a place have in common beyond the mean, from their cosine."""
+        cosines = np.asarray(self.fit.neighbour_cosines)
+        return np.clip((cosines - self.fit.mean_energy) / (1 - self.fit.mean_energy), 0.0, 0.999)
+
+    def _place(self, places: npt.NDArray[np.int64]) -> Float32s:
+        """The Gaussian vector of each place, made anew whenever it is asked for: nothing to keep for 100,000 places."""
+        out = np.empty((len(places), self.dim), dtype=np.float32)
+        unique, where = np.unique(places, return_inverse=True)
+        made = np.empty((len(unique), self.dim), dtype=np.float32)
+        for i, place in enumerate(unique):
+            made[i] = self._rng(3, int(place)).standard_normal(self.dim, dtype=np.float32)
+        np.take(made, where, axis=0, out=out)
+        return out
+
+    def _mix(self, raw: Float32s) -> Float32s:
+        """Spread the spectrum over all dimensions, as real descriptors have it: by a Hadamard turn with random signs.
+
+        Where the dimension is not a power of two, two turns act on its leading and its trailing part, which overlap.
+        """
+        width = 1 << (self.dim.bit_length() - 1)
+        out: Float32s = raw * self._signs[0]
+        out[:, :width] = hadamard(out[:, :width])
+        if width == self.dim:
+            return out
+        out *= self._signs[1]
+        out[:, self.dim - width :] = hadamard(out[:, self.dim - width :])
+        return out
+
+
+def hadamard(rows: Float32s) -> Float32s:
+    """The normalised Walsh-Hadamard transform of rows N W, W a power of two."""
+    width = rows.shape[1]
+    out = np.array(rows, dtype=np.float32, order="C")
+    half = 1
+    while half < width:
+        pairs = out.reshape(len(out), -1, 2, half)
+        difference = pairs[:, :, 0] - pairs[:, :, 1]
+        pairs[:, :, 0] += pairs[:, :, 1]
+        pairs[:, :, 1] = difference
+        half *= 2
+    out /= np.float32(np.sqrt(width))
+    return out

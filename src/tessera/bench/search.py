@@ -1,0 +1,202 @@
+"""`tessera bench search`: every codec and what a user would pick instead, on the same descriptors in the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.bench.contenders import CODEC_NAMES, PEERS, is_missing, make_contender
+from tessera.bench.contest import K
+from tessera.bench.descriptors import Synthesis
+from tessera.errors import TesseraError, UsageError, unknown_name
+from tessera.index.scan import scan_blocks
+from tessera.index.store import DescriptorStore, Float16s, Float32s
+
+_EXTRA = 1001
+_NO_NEWS: Callable[[str], None] = lambda _: None  # noqa: E731
+
+
+def measure_search(
+    *,
+    count: int,
+    dim: int,
+    queries: int,
+    seed: int = 0,
+    only: Sequence[str] = (),
+    graph_count: int = 50_000,
+    gallery: Path | None = None,
+    folder: Path | None = None,
+    say: Callable[[str], None] = _NO_NEWS,
+) -> dict[str, Any]:
+    """Make (or take from a gallery) the descriptors, find the exact answers, and let each contender run.
+
+    only: names of contenders; all by default. graph_count: graphs are built on so many at most. folder: where the
+    files go while it runs (count * dim * 2 bytes and each contender's own); a temporary one by default.
+    """
+    names = _check_names(only)
+    with tempfile.TemporaryDirectory(prefix="tessera-bench-", dir=folder) as name:
+        work = Path(name)
+        check_enough_disk(work, count, dim)
+        say("making descriptors")
+        setting = _prepare(work, count=count, dim=dim, queries=queries, seed=seed, gallery=gallery)
+        setting |= {"graph_count": min(graph_count, setting["count"]), "threads": os.cpu_count() or 1}
+        (work / "setting.json").write_text(json.dumps(setting))
+        say("finding the exact answers")
+        _write_truth(work, setting)
+        rows = {}
+        for contender in names:
+            say(contender)
+            rows[contender] = _run(work, contender)
+    report = {"machine": platform.processor() or platform.machine(), "load": list(os.getloadavg()), **setting}
+    return report | {"k": K, "contenders": rows, "ratios": _ratios(rows)}
+
+
+def _check_names(only: Sequence[str]) -> list[str]:
+    known = [*CODEC_NAMES, *PEERS]
+    for name in only:
+        if name not in known:
+            raise UsageError(unknown_name("contender", name, known))
+    return [name for name in known if not only or name in only]
+
+
+def _prepare(work: Path, *, count: int, dim: int, queries: int, seed: int, gallery: Path | None) -> dict[str, Any]:
+    """Write the gallery, the queries (not in it) and some descriptors to add later."""
+    if gallery is not None:
+        return _prepare_from_gallery(work, gallery, queries, seed)
+    synthesis = Synthesis(count, dim, seed=seed)
+    synthesis.write(work / "gallery.f16")
+    asked = synthesis.queries(queries + _EXTRA)
+    np.save(work / "queries.npy", asked[:queries])
+    np.save(work / "extra.npy", asked[queries:])
+    source = f"synthetic, fitted to {synthesis.fit.model} ({synthesis.fit.fingerprint})"
+    return {"count": count, "dim": dim, "queries": queries, "seed": seed, "source": source}
+
+
+def _prepare_from_gallery(work: Path, path: Path, queries: int, seed: int) -> dict[str, Any]:
+    from tessera.gallery.gallery import Gallery
+
+    with Gallery(path) as gallery:
+        found: list[int] = []
+        while page := gallery.images(after_id=found[-1] if found else 0, limit=1000):
+            found.extend(record.id for record in page)
+        ids = np.asarray(found)
+        if len(ids) < 2 * queries + _EXTRA:
+            raise UsageError(f"{path} has {len(ids)} images; measuring on it takes {2 * queries + _EXTRA} or more.")
+        order = np.random.default_rng(seed).permutation(len(ids))
+        held_out, kept = ids[order[: queries + _EXTRA]], np.sort(ids[order[queries + _EXTRA :]])
+        asked = np.asarray(gallery.descriptors(held_out), np.float32)
+        rows = np.asarray(gallery.descriptors(kept), np.float16)
+    rows.tofile(work / "gallery.f16")
+    np.save(work / "queries.npy", asked[:queries])
+    np.save(work / "extra.npy", asked[queries:])
+    count, dim = rows.shape
+    return {"count": count, "dim": dim, "queries": queries, "seed": seed, "source": str(path)}
+
+
+def _write_truth(work: Path, setting: dict[str, Any]) -> None:
+    shape = (setting["count"], setting["dim"])
+    rows = np.memmap(work / "gallery.f16", np.float16, "r", shape=shape)
+    asked: Float32s = np.load(work / "queries.npy")
+    np.save(work / "truth.npy", exact_rows(rows, asked))
+    np.save(work / "truth-graph.npy", exact_rows(rows[: setting["graph_count"]], asked))
+
+
+def exact_rows(rows: Float16s, queries: Float32s) -> npt.NDArray[np.int64]:
+    """The K nearest rows of each query, best first."""
+    scores, found = scan_blocks(queries, DescriptorStore.of(rows).blocks(4096), min(K, len(rows)), None)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(found, order, axis=1)
+
+
+def _run(work: Path, name: str) -> dict[str, Any]:
+    """Both phases of one contender; a failure is reported in its place, not raised: the others still count."""
+    if is_missing(make_contender(name)):
+        return {"missing": f"{make_contender(name).needs} is not installed (extra 'bench')"}
+    result: dict[str, Any] = {}
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    for phase, extra in (("build", {}), ("answer", one)):
+        command = [sys.executable, "-m", "tessera.bench.contest", str(work), name, phase]
+        done = subprocess.run(command, env=os.environ | extra, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            return result | {"failed": f"{phase}: exit {done.returncode}: {last}"}
+        result |= json.loads(done.stdout.strip().splitlines()[-1])
+    for path in work.glob("saved*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return result
+
+
+def _ratios(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """How many times faster than flat and than FAISS IndexPQ each codec answers one query, by processor time.
+
+    Processor time, because another process on the machine lengthens the wall time of whoever happens to run then.
+    """
+    ratios: dict[str, dict[str, float]] = {}
+    for base in ("flat", "faiss IndexPQ"):
+        if "cpu_ms" in rows.get(base, {}):
+            ratios[base] = {
+                name: rows[base]["cpu_ms"] / row["cpu_ms"]
+                for name, row in rows.items()
+                if row.get("cpu_ms") and row["count"] == rows[base]["count"]
+            }
+    return ratios
+
+
+_COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("ms, median", "median_ms", ".2f"),
+    ("p95", "p95_ms", ".2f"),
+    ("CPU ms", "cpu_ms", ".2f"),
+    ("queries/s, batched", "batch_qps", ".0f"),
+    ("bytes in memory", "memory_bytes", ".0f"),
+    ("codes on disk", "code_bytes", ".0f"),
+    ("all on disk", "disk_bytes", ".0f"),
+    ("build s", "build_s", ".1f"),
+    ("load s", "load_s", ".2f"),
+    ("first answer s", "first_answer_s", ".2f"),
+    ("add 1,000 ms", "add_1000_ms", ".1f"),
+    ("add one ms", "add_one_ms", ".2f"),
+    ("delete one ms", "delete_one_ms", ".2f"),
+)
+
+
+def to_markdown(report: dict[str, Any]) -> str:
+    """The table that people read; the JSON has every number."""
+    head = (
+        f"{report['count']:,} descriptors of {report['dim']} ({report['source']}), {report['queries']} queries, "
+        f"k = {report['k']}, seed {report['seed']}; one thread a query, batches of 64 on {report['threads']} cores; "
+        f"load {report['load'][0]:.1f}"
+    )
+    titles = ["", *(title for title, _, _ in _COLUMNS), "recall@1", "@10", "@100"]
+    lines = [head, "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    notes = []
+    for name, row in report["contenders"].items():
+        if "missing" in row or "failed" in row:
+            notes.append(f"{name}: {row.get('missing') or row['failed']}")
+            continue
+        label = name if row["count"] == report["count"] else f"{name} (on {row['count']:,})"
+        cells = [format(row[key], form) if row.get(key) is not None else "–" for _, key, form in _COLUMNS]
+        cells += [f"{row['recall'][k]:.3f}" for k in ("1", "10", "100")]
+        lines.append("| " + " | ".join([label, *cells]) + " |")
+        if row["settings"]:
+            notes.append(f"{name}: {json.dumps(row['settings'])}")
+    for base, ratios in report["ratios"].items():
+        notes.append(f"times faster than {base}: " + ", ".join(f"{name} {value:.1f}" for name, value in ratios.items()))
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
+
+
+def check_enough_disk(folder: Path, count: int, dim: int) -> None:
+    """A million need some twelve gigabytes while they run: better said before than after."""
+    needed = 6 * count * dim * 2
+    if shutil.disk_usage(folder).free < needed:
+        raise TesseraError(f"{folder} has less than the {needed / 1e9:.0f} GB that this needs. Give another --folder.")

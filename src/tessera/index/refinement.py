@@ -1,0 +1,104 @@
+"""Search with expansion and global re-ranking: what `--expand aqe|diffusion` and `--rerank global` do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import UsageError, unknown_name
+from tessera.index.expansion import ALPHA, augment, diffuse, expand_query
+from tessera.index.rerank import rerank_scores
+
+Float32s = npt.NDArray[np.float32]
+Int64s = npt.NDArray[np.int64]
+
+EXPANSIONS = ("aqe", "diffusion")
+EXPANDED_BY = 10
+SHORT_LIST = 400
+
+Fetch = Callable[[Int64s], Float32s]
+
+
+class Searchable(Protocol):
+    """A `SearchIndex`, or anything that answers like one."""
+
+    def search(
+        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
+    ) -> tuple[Float32s, Int64s]: ...
+
+
+def search_refined(
+    index: Searchable,
+    queries: Float32s,
+    k: int,
+    *,
+    fetch: Fetch,
+    expand: str | None = None,
+    rerank: bool = False,
+    allowed: npt.ArrayLike | None = None,
+) -> tuple[Float32s, Int64s]:
+    """Scores Q K and ids Q K after expansion, re-ranking or both (first expansion); padded as `search` pads.
+
+    fetch: ids K -> descriptors K D. Only the short list is reordered; answers beyond it follow in their old order, with
+    scores that are not comparable to those before them.
+    """
+    if expand is not None and expand not in EXPANSIONS:
+        raise UsageError(unknown_name("expansion", expand, EXPANSIONS))
+    asked = np.atleast_2d(np.asarray(queries, dtype=np.float32))
+    depth = max(k, SHORT_LIST) if rerank or expand == "diffusion" else k
+    if expand == "aqe":
+        asked = expand_queries(index, asked, fetch=fetch, allowed=allowed)
+    scores, ids = index.search(asked, depth, allowed=allowed)
+    if expand == "diffusion":
+        _reorder(asked, scores, ids, fetch, diffuse)
+    if rerank:
+        _reorder(asked, scores, ids, fetch, rerank_scores)
+    return scores[:, :k], ids[:, :k]
+
+
+def expand_queries(
+    index: Searchable,
+    queries: Float32s,
+    *,
+    fetch: Fetch,
+    count: int = EXPANDED_BY,
+    alpha: float = ALPHA,
+    allowed: npt.ArrayLike | None = None,
+) -> Float32s:
+    """Alpha query expansion of Q D queries by their best `count` answers."""
+    _, ids = index.search(queries, count, allowed=allowed)
+    return np.stack(
+        [expand_query(query, fetch(mine[mine >= 0]), alpha) for query, mine in zip(queries, ids, strict=True)]
+    )
+
+
+def augment_gallery(
+    index: Searchable, descriptors: Float32s, ids: Int64s, *, count: int = EXPANDED_BY, alpha: float = ALPHA
+) -> Float32s:
+    """Database augmentation of a whole gallery: descriptors N D of ascending ids N, each joined with its neighbours.
+
+    The result is what to index instead. One search an image, in batches.
+    """
+    neighbours = np.full((len(ids), count + 1), -1, dtype=np.int64)
+    for i in range(0, len(ids), 256):
+        _, found = index.search(descriptors[i : i + 256], count + 1)
+        rows = np.searchsorted(ids, found)
+        known = (found >= 0) & (ids[np.minimum(rows, len(ids) - 1)] == found)
+        neighbours[i : i + 256] = np.where(known, rows, -1)
+    return augment(descriptors, neighbours, alpha)
+
+
+def _reorder(
+    queries: Float32s, scores: Float32s, ids: Int64s, fetch: Fetch, rescore: Callable[[Float32s, Float32s], Float32s]
+) -> None:
+    """Give the head of each row new scores and the order that they ask for, in place."""
+    for q, query in enumerate(queries):
+        head = ids[q][ids[q] >= 0][:SHORT_LIST]
+        if len(head) == 0:
+            continue
+        fresh = rescore(query, fetch(head))
+        order = np.lexsort((head, -fresh))
+        scores[q, : len(head)], ids[q, : len(head)] = fresh[order], head[order]
