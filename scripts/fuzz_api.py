@@ -1,0 +1,89 @@
+"""Throw schemathesis at the service: no request, however odd, may end in a 5xx.
+
+    python scripts/fuzz_api.py --examples 1000 --seeds 1,2,3     the service as it is: exits 0 when nothing fails
+    python scripts/fuzz_api.py --examples 1000 --planted         with a planted fault: exits 0 when it is found
+
+The gallery is a small one, on the packaged model or on the bundle given, so that most time goes into requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from tessera.gallery.gallery import Gallery
+from tessera.serve.app import create_app
+from tessera.serve.settings import Settings
+
+PHOTOS = Path(__file__).parent.parent / "examples" / "photos"
+PORT = 18643
+KEY = "fuzz"
+
+
+def plant(app: FastAPI) -> None:
+    """A fault of the kind that hides: one parameter, above one value, on one route."""
+
+    @app.get("/api/planted", summary="A route with a fault")
+    async def planted(number: int = 0) -> dict[str, int]:
+        return {"number": 1 // (0 if number > 1_000_000 else 1)}
+
+    # The page is mounted at the root and would answer first.
+    app.router.routes.insert(0, app.router.routes.pop())
+
+
+def start(gallery_path: Path, *, planted: bool) -> uvicorn.Server:
+    app = create_app(Settings(gallery_path, writer_key=KEY, threads=1, max_in_flight=256))
+    if planted:
+        plant(app)
+    server = uvicorn.Server(uvicorn.Config(app, port=PORT, log_level="critical", access_log=False))
+    threading.Thread(target=server.run, daemon=True).start()
+    for _ in range(300):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/ready", timeout=2)
+            return server
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise SystemExit("the service did not start")
+
+
+def fuzz(examples: int, seed: int) -> int:
+    command = [
+        str(Path(sys.executable).parent / "schemathesis"), "run", f"http://127.0.0.1:{PORT}/openapi.json",
+        "--checks", "not_a_server_error", "--max-examples", str(examples), "--seed", str(seed),
+        "--phases", "examples,coverage,fuzzing", "--header", f"Authorization: Bearer {KEY}", "--no-color",
+        "--suppress-health-check", "all", "--request-timeout", "60", "--generation-database", "none",
+        "--warnings", "off",
+    ]  # fmt: skip
+    return subprocess.run(command, check=False).returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=1000)
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--model", default="lite")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fuzz.tessera"
+        with Gallery(path, model=options.model) as gallery:
+            gallery.index(*sorted(PHOTOS.glob("*.jpg"))[:6])
+        server = start(path, planted=options.planted)
+        codes = [fuzz(options.examples, int(seed)) for seed in options.seeds.split(",")]
+        server.should_exit = True
+    found = any(codes)
+    raise SystemExit(0 if found == options.planted else 1)
+
+
+if __name__ == "__main__":
+    main()
