@@ -25,6 +25,8 @@ from tessera.extract.extractor import Extraction, Extractor
 from tessera.gallery import indexing
 from tessera.gallery.intake import read_file
 from tessera.gallery.lock import writer_lock
+from tessera.index.build import build_index
+from tessera.index.refinement import search_refined
 
 Painter = Callable[..., Path]
 
@@ -401,3 +403,38 @@ def test_a_codec_that_is_asked_for_becomes_the_gallerys(tmp_path: Path, photo_fo
         gallery.index(photo_folder)
         assert (gallery.stats()["codec"], gallery.stats()["index"]["codec"]) == ("flat", "flat")
         assert gallery.check().ok
+
+
+@pytest.mark.parametrize("options", [{"expand": "aqe"}, {"expand": "diffusion"}, {"rerank": "global"}])
+def test_expansion_and_reranking_are_those_of_the_index_and_obey_filters(
+    gallery: tessera.Gallery, photo_folder: Path, options: dict[str, str]
+) -> None:
+    table = photo_folder / "labels.csv"
+    table.write_text("path,label\nphoto0.png,a\nphoto2.png,a\nphoto4.png,a\n")
+    gallery.index(photo_folder, table)
+    query = photo_folder / "photo0.png"
+    result = gallery.search(query, **options)  # type: ignore[arg-type]
+    ids = np.array([record.id for record in gallery.images()])
+    index = build_index("flat", ids, gallery.descriptors(ids))
+    scores, expected = search_refined(
+        index,
+        gallery.describe(query)[None],
+        8,
+        fetch=index.descriptors,
+        expand=options.get("expand"),
+        rerank="rerank" in options,
+    )
+    assert [hit.id for hit in result] == expected[0].tolist()
+    assert [hit.score for hit in result] == pytest.approx(scores[0].tolist(), abs=1e-6)
+    assert [hit.score for hit in result] != [hit.score for hit in gallery.search(query)]
+    filtered = gallery.search(query, 2, where="label=a", **options)  # type: ignore[arg-type]
+    assert len(filtered) == 2
+    assert all(hit.metadata == {"label": "a"} for hit in filtered)
+
+
+def test_unknown_expansions_and_rerankings_are_refused(gallery: tessera.Gallery, photo_folder: Path) -> None:
+    gallery.index(photo_folder)
+    with pytest.raises(UsageError, match="Did you mean 'aqe'"):
+        gallery.search(photo_folder / "photo0.png", expand="aqee")
+    with pytest.raises(UsageError, match="Known: global"):
+        gallery.search(photo_folder / "photo0.png", rerank="nothing")

@@ -20,7 +20,7 @@ def search(
     where: WhereOption = None,
     expand: Annotated[str | None, typer.Option("--expand", metavar="aqe|diffusion", help="Widen the query.")] = None,
     rerank: Annotated[
-        str | None, typer.Option("--rerank", metavar="global|sp|dsm|lightglue", help="Look at the best hits again.")
+        str | None, typer.Option("--rerank", metavar="global", help="Look at the best hits again.")
     ] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,

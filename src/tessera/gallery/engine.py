@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from tessera.errors import UsageError, unknown_name
 from tessera.gallery.catalog import Catalog
-from tessera.gallery.snapshot import Ids
 
 Scores = npt.NDArray[np.float32]
 
@@ -35,9 +34,9 @@ class Engine(Protocol):
         """
 
     def search(
-        self, queries: npt.NDArray[np.float32], k: int, *, allowed: Ids | None
+        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
     ) -> tuple[Scores, npt.NDArray[np.int64]]:
-        """Scores Q K and ids Q K, best first, ended by -inf and -1; equal scores by id."""
+        """Scores Q K and ids Q K, best first, ended by -inf and -1; equal scores by id. allowed: ascending ids."""
 
     def rebuild(self, catalog: Catalog) -> None:
         """Make the cache anew from the catalogue; the caller holds the writer's lock."""

@@ -67,7 +67,7 @@ class FaissEngine:
         return self._view is not None and self._view.unsaved >= SAVE_AFTER
 
     def search(
-        self, queries: npt.NDArray[np.float32], k: int, *, allowed: Ids | None
+        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         view = self._view
         if view is None:

@@ -122,8 +122,7 @@ class Gallery:
         """The k images most like a picture (path, bytes, PIL image, array), a descriptor or an image's id.
 
         box: x0, y0, x1, y1 in pixels of the picture as it is shown. where: conditions on metadata, such as
-        "year>=1990" or {"label": "tower"}; all must hold. expand: aqe or diffusion. rerank: global, sp, dsm or
-        lightglue. An id finds itself first.
+        "year>=1990" or {"label": "tower"}; all must hold. expand: aqe or diffusion. rerank: global. An id finds itself.
         """
         started = time.perf_counter()
         conditions = parse_where(where)
@@ -131,7 +130,7 @@ class Gallery:
         self._searcher.refuse_empty()
         descriptor = self.describe(query, box=box)
         embedded = time.perf_counter()
-        scores, ids = self._searcher.search(descriptor[None], k, conditions)
+        scores, ids = self._searcher.search(descriptor[None], k, conditions, expand=expand, rerank=rerank)
         hits = self._searcher.hits(scores[0], ids[0])
         finished = time.perf_counter()
         timing = {

@@ -88,14 +88,18 @@ class MilvusEngine:
             self._remember(self._current(snapshot))
 
     def search(
-        self, queries: npt.NDArray[np.float32], k: int, *, allowed: Ids | None
+        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         if k > MAX_RESULTS:
             raise UsageError(f"Milvus answers at most {MAX_RESULTS} results, not {k}. Ask for fewer, or use faiss.")
-        scores = np.full((len(queries), k), -np.inf, np.float32)
-        ids = np.full((len(queries), k), -1, np.int64)
-        parts = [None] if allowed is None else np.split(allowed, range(_FILTER_IDS, len(allowed), _FILTER_IDS))
-        found: list[list[tuple[float, int]]] = [[] for _ in queries]
+        asked = np.atleast_2d(np.asarray(queries, np.float32))
+        scores = np.full((len(asked), k), -np.inf, np.float32)
+        ids = np.full((len(asked), k), -1, np.int64)
+        parts: list[Ids | None] = [None]
+        if allowed is not None:
+            wanted = np.asarray(allowed, np.int64)
+            parts = list(np.split(wanted, range(_FILTER_IDS, len(wanted), _FILTER_IDS)))
+        found: list[list[tuple[float, int]]] = [[] for _ in asked]
         for part in parts:
             if part is not None and len(part) == 0:
                 continue
@@ -103,7 +107,7 @@ class MilvusEngine:
             with self._translated():
                 answers = self._open().search(
                     self._collection,
-                    data=list(queries),
+                    data=list(asked),
                     limit=k,
                     filter=expression,
                     output_fields=[_KEY],

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import GalleryError, UsageError
+from tessera.errors import GalleryError, UsageError, unknown_name
 from tessera.gallery.filters import Condition
 from tessera.gallery.paths import printable
 from tessera.gallery.results import Hit
@@ -16,6 +16,7 @@ from tessera.gallery.store import Store
 
 Scores = npt.NDArray[np.float32]
 
+RERANKINGS = ("global",)
 _FILTERS_KEPT = 8
 
 
@@ -27,16 +28,44 @@ class Searcher:
         self._lock = threading.Lock()
         self._filtered: dict[tuple[int, tuple[Condition, ...]], Ids] = {}
 
-    def search(self, queries: Scores, k: int, conditions: tuple[Condition, ...] = ()) -> tuple[Scores, Ids]:
+    def search(
+        self,
+        queries: Scores,
+        k: int,
+        conditions: tuple[Condition, ...] = (),
+        *,
+        expand: str | None = None,
+        rerank: str | None = None,
+    ) -> tuple[Scores, Ids]:
         """Scores Q K and ids Q K, best first; fewer columns where the gallery holds fewer images than k."""
         self._check(queries, k)
+        if rerank is not None and rerank not in RERANKINGS:
+            raise UsageError(unknown_name("re-ranking", rerank, RERANKINGS))
         self._store.refresh()
         engine = self._store.engine
         allowed = self.allowed_ids(conditions)
         reachable = engine.size if allowed is None else min(engine.size, len(allowed))
         if reachable == 0:
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        return engine.search(queries, min(k, reachable), allowed=allowed)
+        k = min(k, reachable)
+        if expand is None and rerank is None:
+            return engine.search(queries, k, allowed=allowed)
+        from tessera.index.refinement import search_refined
+
+        return search_refined(
+            engine, queries, k, fetch=self._fetch, expand=expand, rerank=rerank == "global", allowed=allowed
+        )
+
+    def _fetch(self, ids: Ids) -> Scores:
+        """Stored descriptors K D; zeros for an image that was removed a moment ago."""
+        with self._store.catalog.read() as snapshot:
+            found = snapshot.descriptors(ids.tolist())
+            dim = int(snapshot.setting("dim"))
+        rows = np.zeros((len(ids), dim), np.float32)
+        for row, image_id in enumerate(ids.tolist()):
+            if image_id in found:
+                rows[row] = found[image_id]
+        return rows
 
     def allowed_ids(self, conditions: tuple[Condition, ...]) -> Ids | None:
         """Ids that meet the conditions; remembered, since a user who filters asks again with the same filter."""
