@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,14 +23,12 @@ from tessera.config import from_mapping
 from tessera.errors import ConfigError, MissingExtraError, ModelError
 from tessera.models.backbones import check_keys, read_state
 from tessera.models.bundle import Bundle, ModelCard, Preprocessing
+from tessera.models.local_network import LocalNetwork
 from tessera.models.network import GlobalNetwork
 from tessera.models.registry import MODELS
 from tessera.storage import atomic_path
 
-if TYPE_CHECKING:
-    from tessera.models.local_network import LocalNetwork
-
-    Network = GlobalNetwork | LocalNetwork
+Network = GlobalNetwork | LocalNetwork
 
 TOLERANCE = 1e-5
 _OPSET = 17

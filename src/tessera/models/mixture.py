@@ -8,6 +8,7 @@ as W would therefore weigh each cluster by exp(|w|^2 / 2), and the longest centr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +115,7 @@ def _maximise(sums: Tensor) -> Tensor:
         else:
             high = middle
     solved = torch.from_numpy(_solve_lengths(np.log(s) + high))
-    return sums / lengths.clamp_min(1e-300)[:, None] * solved[:, None]
+    return cast(Tensor, sums / lengths.clamp_min(1e-300)[:, None] * solved[:, None])
 
 
 def _solve_lengths(b: Array) -> Array:

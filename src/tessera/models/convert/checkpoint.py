@@ -55,7 +55,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} has entries among its weights that are no tensors: {', '.join(others[:8])}.")
     if all(name.startswith(_PREFIX) for name in tensors):
         tensors = {name.removeprefix(_PREFIX): value for name, value in tensors.items()}
-    return Checkpoint(path, {name: _to_float32(value) for name, value in tensors.items()}, extras)
+    return Checkpoint(path, {name: _tidy(name, value) for name, value in tensors.items()}, extras)
 
 
 def _load(path: Path) -> Any:
@@ -98,5 +98,8 @@ def _numpy_globals() -> list[Any]:
     ]
 
 
-def _to_float32(value: Tensor) -> Tensor:
+def _tidy(name: str, value: Tensor) -> Tensor:
+    """Float32, and batch norm counters as the scalars that torch has had since 0.4."""
+    if name.endswith("num_batches_tracked") and value.numel() == 1:
+        return value.detach().reshape(())
     return value.detach().float() if value.is_floating_point() else value.detach()
