@@ -83,6 +83,8 @@ def test_command_on_revisited_oxford(tmp_path: Path) -> None:
     whole = json.loads(tessera("roxford5k", *options, "--query", "whole").stdout)
     assert whole["query"] == "whole"
     assert whole["described"] == {"network": 3, "cache": 12}
+    expanded = json.loads(tessera("roxford5k", *options, "--expand", "aqe", "--rerank", "global").stdout)
+    assert (expanded["expand"], expanded["rerank"]) == ("aqe", "global")
 
 
 def test_command_on_a_folder_and_its_errors(tmp_path: Path) -> None:
@@ -96,6 +98,7 @@ def test_command_on_a_folder_and_its_errors(tmp_path: Path) -> None:
     assert (missing.returncode, missing.stdout) == (1, "")
     assert "there is no gnd_rparis6k.pkl" in missing.stderr
     assert tessera("roxford5k", "--data", data, "--model", "tokn", *cache).returncode == 1
+    assert tessera("roxford5k", "--data", data, "--expand", "aq", *cache).returncode == 2
     assert tessera("roxford5k", "--data", data, "--query", "half", *cache).returncode == 2
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +12,16 @@ import pytest
 from oxford_in_small import COLOURS, ColourExtractor, make_oxford, paint
 from PIL import Image
 
+from tessera.data.benchmark import Benchmark
 from tessera.data.labelled import image_set
 from tessera.data.leave_one_out import leave_one_out, load_labelled_source, load_listed
 from tessera.data.revisited import load_revisited
-from tessera.errors import DataError, EvaluationError
+from tessera.errors import DataError, EvaluationError, UsageError
 from tessera.evaluate import descriptors
 from tessera.evaluate.cache import HashCache
 from tessera.evaluate.ranking import rank_by_index, rank_exactly
-from tessera.evaluate.run import RunConfig, run_benchmark
+from tessera.evaluate.refinement import Refinement, rank_refined, rerank_heads
+from tessera.evaluate.run import RunConfig, run_benchmark, run_system, score_run
 
 
 @pytest.fixture
@@ -263,3 +267,79 @@ def test_many_descriptors_lie_in_a_file_that_leaves_nothing_behind(
     assert isinstance(taken, np.memmap)
     assert taken[:2].tolist() == [[1.5] * 4, [0.0] * 4]
     assert list(tmp_path.iterdir()) == []
+
+
+def clusters(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Descriptors of five chains: neighbours are near, the ends of a chain are not; 100 x 16, and their classes."""
+    rng = np.random.default_rng(seed)
+    rows, labels = [], []
+    for label in range(5):
+        start, end = rng.standard_normal((2, 16))
+        for step in np.linspace(0, 1, 20):
+            rows.append((1 - step) * start + step * end + 0.05 * rng.standard_normal(16))
+            labels.append(label)
+    gallery = np.array(rows, dtype=np.float32)
+    return gallery / np.linalg.norm(gallery, axis=1, keepdims=True), np.array(labels)
+
+
+def chain_benchmark(labels: np.ndarray) -> Benchmark:
+    files = tuple(f"{i}.jpg" for i in range(len(labels)))
+    lists = tuple(
+        {"easy": np.flatnonzero((labels == label) & (np.arange(len(labels)) != own)), "junk": np.array([own])}
+        for own, label in enumerate(labels)
+    )
+    paths = tuple(Path(file) for file in files)
+    own_ids = np.arange(len(labels))
+    return Benchmark("chains", paths, files, paths, files, (None,) * len(files), lists, own_ids, levels=False)
+
+
+@pytest.mark.parametrize(
+    "refinement",
+    [Refinement(expand="aqe"), Refinement(expand="diffusion"), Refinement(rerank="global"), Refinement(augment=True)],
+    ids=str,
+)
+def test_refinements_find_more_of_a_chain_and_never_the_query_itself(refinement: Refinement) -> None:
+    gallery, labels = clusters()
+    benchmark = chain_benchmark(labels)
+    plain, _, _ = score_run(benchmark, rank_exactly(gallery, gallery), (1,))
+    rankings = list(rank_refined(refinement, "flat", benchmark, gallery, gallery))
+    assert all(own not in ranking and len(ranking) == 99 for own, ranking in enumerate(rankings))
+    refined, _, _ = score_run(benchmark, iter(rankings), (1,))
+    assert refined["all"].map > plain["all"].map + 0.001
+    apart = dataclasses.replace(benchmark, own_ids=np.full(len(labels), -1))
+    whole = list(rank_refined(refinement, "flat", apart, gallery, gallery))
+    assert all(len(ranking) == 100 for ranking in whole)
+
+
+def test_unknown_refinements_are_usage_errors() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'aqe'"):
+        Refinement(expand="aq")
+    with pytest.raises(UsageError, match="Did you mean 'global'"):
+        Refinement(rerank="globl")
+
+
+def test_heads_are_put_in_the_order_of_new_scores() -> None:
+    rankings = iter([np.array([4, 2, 7, 1]), np.array([1, 3])])
+    scores = {4: 0.0, 2: 5.0, 7: 0.0, 1: 9.0, 3: 1.0}
+    reranked = rerank_heads(rankings, lambda _, ids: np.array([scores[i] for i in ids]), depth=3)
+    assert [ranking.tolist() for ranking in reranked] == [[2, 4, 7, 1], [1, 3]]
+
+
+def test_a_system_that_ranks_by_itself(oxford: Path, tmp_path: Path) -> None:
+    class Alphabetical:
+        name = "alphabet"
+        fingerprint = "abc"
+        boxes: tuple[object, ...] = ()
+
+        def rank(self, benchmark: Benchmark, boxes: tuple[object, ...]) -> Iterator[np.ndarray]:
+            self.boxes = tuple(boxes)
+            for name in benchmark.query_names:
+                colour = name.removeprefix("query_")
+                yield np.array([i for i, file in enumerate(benchmark.gallery_names) if file.startswith(colour)][:1])
+
+    system = Alphabetical()
+    run = run_system(load_revisited("roxford5k", oxford), system, config(tmp_path))  # type: ignore[arg-type]
+    assert system.boxes == ((10.0, 5.0, 30.0, 25.0),) * 3
+    assert run.result.protocols["easy"].map == 0.5
+    assert run.result.protocols["hard"].map == 0.0
+    assert run.result.details["fingerprints"]["extractor"] == "abc"

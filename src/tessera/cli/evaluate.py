@@ -26,6 +26,7 @@ Size = Annotated[int | None, typer.Option(help="Longer side in pixels; the model
 Scales = Annotated[str | None, typer.Option(help="Such as 1/sqrt2,1,sqrt2; the model's own by default.")]
 Expand = Annotated[str | None, typer.Option(help="aqe or diffusion.")]
 Rerank = Annotated[str | None, typer.Option(help="global, sp, dsm or lightglue.")]
+Augment = Annotated[bool, typer.Option("--augment", help="Join each gallery descriptor with its neighbours first.")]
 Runtime = Annotated[str, typer.Option(help="onnx or torch.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Cache = Annotated[Path | None, typer.Option(help="Where descriptors are kept; $XDG_CACHE_HOME/tessera by default.")]
@@ -48,6 +49,7 @@ def _revisited(
     query: Query = "box",
     expand: Expand = None,
     rerank: Rerank = None,
+    augment: Augment = False,
     runtime: Runtime = "onnx",
     device: Device = "auto",
     cache: Cache = None,
@@ -65,6 +67,7 @@ def _revisited(
         "query": query,
         "expand": expand,
         "rerank": rerank,
+        "augment": augment,
         "runtime": runtime,
         "device": device,
         "cache_dir": cache,
@@ -102,6 +105,7 @@ def folder(
     query: Query = "box",
     expand: Expand = None,
     rerank: Rerank = None,
+    augment: Augment = False,
     runtime: Runtime = "onnx",
     device: Device = "auto",
     cache: Cache = None,
@@ -126,6 +130,7 @@ def folder(
         "query": query,
         "expand": expand,
         "rerank": rerank,
+        "augment": augment,
         "runtime": runtime,
         "device": device,
         "cache_dir": cache,

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.data.benchmark import Benchmark, images_fingerprint
+from tessera.data.ground_truth import Box
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import DataError
 from tessera.evaluate.cache import HashCache, default_cache_dir
@@ -21,7 +22,6 @@ from tessera.evaluate.descriptors import Describes, Descriptors, describe_images
 from tessera.evaluate.protocol import (
     KAPPAS,
     PROTOCOLS,
-    Protocol,
     QueryScore,
     Relevance,
     Score,
@@ -29,6 +29,7 @@ from tessera.evaluate.protocol import (
     relevance_for,
     score_query,
 )
+from tessera.evaluate.protocol import Protocol as Levels
 from tessera.evaluate.ranking import EXACT, rank_by_index, rank_exactly
 from tessera.evaluate.result import Result, keep_defined
 
@@ -36,7 +37,7 @@ IntArray = npt.NDArray[np.int64]
 Ranker = Callable[[Benchmark, Descriptors, Descriptors], Iterator[IntArray]]
 Progress = Callable[[str, int, int], None]  # stage, how many are done, of how many
 
-ALL = Protocol(positives=("easy", "hard"), junk=("junk",))
+ALL = Levels(positives=("easy", "hard"), junk=("junk",))
 NUM_TOP = 10
 
 
@@ -70,6 +71,18 @@ class Run:
     unreadable: dict[str, str]
 
 
+class RanksImages(Protocol):
+    """A system that ranks images without one descriptor each, such as local features in an inverted file."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def rank(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> Iterator[IntArray]:
+        """One ranking of gallery ids a query, best first; it may be truncated."""
+        ...
+
+
 def run_benchmark(
     benchmark: Benchmark,
     extractor: Describes,
@@ -82,11 +95,9 @@ def run_benchmark(
     """Evaluate an extractor on a benchmark. ranker: another way to rank than by the dot product or a codec."""
     progress = progress or (lambda *_: None)
     started = time.perf_counter()
-    boxes = benchmark.boxes if config.query == "box" else (None,) * len(benchmark.queries)
+    boxes = _boxes(benchmark, config)
     paths = benchmark.gallery + benchmark.queries
-    progress("hashing images", 0, len(paths))
-    with contextlib.closing(HashCache(config.cache_dir)) as cache:
-        hashes = cache.hash_files(paths)
+    hashes = _hash(benchmark, config, progress)
     done = 0
 
     def advance(count: int) -> None:
@@ -108,34 +119,95 @@ def run_benchmark(
     if described.failures:
         descriptors = take_rows(descriptors, kept, config.cache_dir)
     split = len(benchmark.gallery)
-    started = time.perf_counter()
     rank = ranker or _default_ranker(config)
     rankings = rank(benchmark, descriptors[:split], descriptors[split:])
-    scores, undefined, tops = score_run(
-        benchmark, rankings, config.kappas, partial=config.codec != EXACT, progress=progress
-    )
     details = {
         "codec": config.codec,
         **config.details,
+        "described": {"network": described.num_network, "cache": described.num_cached},
+    }
+    return _finish(
+        benchmark,
+        rankings,
+        config,
+        model=model,
+        fingerprint=extractor.fingerprint,
+        hashes=[hashes[i] for i in kept],
+        unreadable=unreadable,
+        details=details,
+        described_s=described_s,
+        progress=progress,
+    )
+
+
+def run_system(
+    benchmark: Benchmark, system: RanksImages, config: RunConfig, *, progress: Progress | None = None
+) -> Run:
+    """Evaluate a system that ranks by itself; it extracts and keeps whatever it needs."""
+    progress = progress or (lambda *_: None)
+    hashes = _hash(benchmark, config, progress)
+    return _finish(
+        benchmark,
+        system.rank(benchmark, _boxes(benchmark, config)),
+        config,
+        model=system.name,
+        fingerprint=system.fingerprint,
+        hashes=hashes,
+        unreadable={},
+        details=config.details,
+        described_s=0.0,
+        progress=progress,
+    )
+
+
+def _finish(
+    benchmark: Benchmark,
+    rankings: Iterator[IntArray],
+    config: RunConfig,
+    *,
+    model: str,
+    fingerprint: str,
+    hashes: list[str],
+    unreadable: dict[str, str],
+    details: dict[str, Any],
+    described_s: float,
+    progress: Progress,
+) -> Run:
+    """Score rankings as they come, and put together what the result says of itself."""
+    started = time.perf_counter()
+    # Only the exact search returns the whole gallery for certain.
+    partial = details.get("codec") != EXACT
+    scores, undefined, tops = score_run(benchmark, rankings, config.kappas, partial=partial, progress=progress)
+    details = {
+        **details,
         "images": {
             "gallery": len(benchmark.gallery) - benchmark.num_distractors,
             "queries": len(benchmark.queries),
             "distractors": benchmark.num_distractors,
             "unreadable": len(unreadable),
         },
-        "fingerprints": {
-            "images": _fingerprint(benchmark, [hashes[i] for i in kept]),
-            "extractor": extractor.fingerprint,
-        },
+        "fingerprints": {"images": _fingerprint(benchmark, hashes), "extractor": fingerprint},
         "seconds": {"describe": round(described_s, 3), "rank": round(time.perf_counter() - started, 3)},
-        "described": {"network": described.num_network, "cache": described.num_cached},
     }
     notes = benchmark.notes
     if unreadable:
         notes = (*notes, f"{len(unreadable)} images could not be read and are left out.")
-    query = "whole" if all(box is None for box in boxes) else config.query
+    query = "whole" if all(box is None for box in _boxes(benchmark, config)) else config.query
     result = Result(benchmark.name, model, query, scores, undefined, details, notes)
     return Run(result, benchmark, tops, unreadable)
+
+
+def _boxes(benchmark: Benchmark, config: RunConfig) -> tuple[Box | None, ...]:
+    return benchmark.boxes if config.query == "box" else (None,) * len(benchmark.queries)
+
+
+def _hash(benchmark: Benchmark, config: RunConfig, progress: Progress) -> list[str]:
+    paths = benchmark.gallery + benchmark.queries
+    progress("hashing images", 0, len(paths))
+    with contextlib.closing(HashCache(config.cache_dir)) as cache:
+        hashes = cache.hash_files(paths)
+    progress("hashing images", len(paths), len(paths))
+    return hashes
 
 
 def drop_unreadable(benchmark: Benchmark, failures: dict[int, str]) -> tuple[Benchmark, list[int], dict[str, str]]:
