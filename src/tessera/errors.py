@@ -77,11 +77,12 @@ class ConfigError(TesseraError):
 
 
 class MissingExtraError(TesseraError):
-    def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(
-            f"{feature} needs the extra '{extra}', which is not installed. "
-            f"Install it with: pip install 'tessera-retrieval[{extra}]'"
-        )
+    """extra: one of Tessera's; requirement: what to give pip instead, for a package that no extra brings."""
+
+    def __init__(self, feature: str, extra: str, requirement: str | None = None) -> None:
+        what = f"the extra '{extra}'" if requirement is None else f"the package '{extra}'"
+        wanted = f"'tessera-retrieval[{extra}]'" if requirement is None else requirement
+        super().__init__(f"{feature} needs {what}, which is not installed. Install it with: pip install {wanted}")
 
 
 class ModelError(TesseraError):

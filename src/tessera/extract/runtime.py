@@ -92,8 +92,7 @@ class TorchRuntime(Runtime):
             torch.set_num_threads(threads)
         self._torch = torch
         self._network: Any = load_network(bundle).to(self.device).eval()
-        tokens = ("attention", "parts") if bundle.card.num_tokens else ()
-        self.output_names = ("descriptor", *tokens) if bundle.card.kind == "global" else ()
+        self.output_names = tuple(self._network.output_names)
 
     def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs:
         self._refuse_unknown(outputs)

@@ -46,8 +46,10 @@ def scaled_size(height: int, width: int, scale: float) -> tuple[int, int]:
     return max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
 
 
-def rescale(images: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.float32]:
+def rescale(images: npt.NDArray[np.float32], scale: float, *, recompute: bool = False) -> npt.NDArray[np.float32]:
     """Scale images by bilinear interpolation without antialiasing; equal to torch within float32 rounding.
+
+    recompute: sample with the step in/out instead of 1/scale, torch's `recompute_scale_factor=True`, as HOW does.
 
     images: B C H W. Returns B C floor(H*scale) floor(W*scale). A scale of 1 returns the very same array.
     """
@@ -55,8 +57,8 @@ def rescale(images: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.flo
         return images
     height, width = images.shape[-2:]
     out_height, out_width = scaled_size(height, width, scale)
-    above, below, down = _taps(height, out_height, scale)
-    left, right, across = _taps(width, out_width, scale)
+    above, below, down = _taps(height, out_height, None if recompute else scale)
+    left, right, across = _taps(width, out_width, None if recompute else scale)
     scaled = np.empty((*images.shape[:-2], out_height, out_width), dtype=np.float32)
     planes, targets = images.reshape(-1, height, width), scaled.reshape(-1, out_height, out_width)
     # A few rows at a time: what is between stays in the cache, and no page is touched that must be given back.
@@ -71,13 +73,13 @@ def rescale(images: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.flo
 
 
 def _taps(
-    length: int, out_length: int, scale: float
+    length: int, out_length: int, scale: float | None
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
     """For each output position its two inputs and the weight of the second."""
     if out_length == length:  # torch copies a side whose length stays, whatever the step
         same = np.arange(length)
         return same, same, np.zeros(length, dtype=np.float32)
-    step = np.float64(np.float32(1 / scale))
+    step = np.float64(np.float32(length / out_length if scale is None else 1 / scale))
     position = (step * (np.arange(out_length) + 0.5) - 0.5).astype(np.float32)
     np.maximum(position, 0, out=position)
     first = np.minimum(position.astype(np.intp), length - 1)
