@@ -126,7 +126,10 @@ def loss_on(trainer: Trainer, tuples: Indices) -> float:
             {"name": "contrastive", "config": {"margin": 0.8}},
             {"name": "gem-r50", "config": {"backbone": "tiny", "dim": 16}},
         ),
-        ({"name": "solar", "config": {"margin": 0.4}}, {"name": "solar-r50", "config": {"backbone": "tiny", "dim": 16}}),
+        (
+            {"name": "solar", "config": {"margin": 0.4}},
+            {"name": "solar-r50", "config": {"backbone": "tiny", "dim": 16}},
+        ),
         (
             {"name": "triplet", "config": {"margin": 0.5}},
             {"name": "rmac-r50", "config": {"backbone": "tiny", "dim": 16}},
@@ -136,7 +139,7 @@ def loss_on(trainer: Trainer, tuples: Indices) -> float:
 def test_the_loss_falls_and_mined_negatives_change(
     make_trainer: Callable[..., Trainer], loss: dict[str, Any], model: dict[str, Any]
 ) -> None:
-    trainer = make_trainer(loss=loss, model=model, optimiser={"name": "adam", "rate": 0.002}, **TUPLES)
+    trainer = make_trainer(loss=loss, model=model, optimiser={"name": "adam", "rate": 0.005}, **TUPLES)
     plan: Any = trainer.run.plan
     plan.start_epoch(0)
     first = plan.tuples.copy()

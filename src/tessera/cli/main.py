@@ -16,6 +16,7 @@ from tessera.cli import (
     embed,
     evaluate,
     explain,
+    export,
     index,
     migrate,
     models,
@@ -52,7 +53,7 @@ def _root(
     pass
 
 
-app.command("index", epilog=index.EXAMPLE)(index.index)
+app.command("index", cls=index.IndexCommand, epilog=index.EXAMPLE)(index.index)
 app.command("search", epilog=search.EXAMPLE)(search.search)
 app.command("remove", epilog=remove.EXAMPLE)(remove.remove)
 app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
@@ -60,6 +61,7 @@ app.command("check", epilog=check.EXAMPLE)(check.check)
 app.command("migrate", epilog=migrate.EXAMPLE)(migrate.migrate)
 app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
+app.command("export")(export.export)
 app.command("train")(train.train)
 app.command("embed")(embed.embed)
 app.command("models", epilog=models.EXAMPLE)(models.models)

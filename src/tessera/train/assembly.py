@@ -74,6 +74,8 @@ def assemble(
     torch.manual_seed(recipe.seed)
     network: Any = build_network(recipe)
     objective = build_objective(recipe, network, data.train.num_classes, world)
+    if recipe.loop.precision == "fp64":
+        objective.double()
     objective.to(device=world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     shared = share_batch_norm(objective, world)
     assert shared is objective or world.device.type == "cuda"

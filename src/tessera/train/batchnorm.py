@@ -52,7 +52,7 @@ class SharedBatchNorm(_BatchNorm):
             return super().forward(input)
         axes = [0, *range(2, input.dim())]
         shape = [1, -1] + [1] * (input.dim() - 2)
-        wide = input.float()
+        wide = input.to(torch.promote_types(input.dtype, torch.float32))
         count = torch.tensor([wide.numel() / wide.shape[1]], dtype=wide.dtype, device=wide.device)
         totals = self._sum(torch.cat([wide.sum(axes), count]))  # C + 1
         count_all, mean = totals[-1].detach(), totals[:-1] / totals[-1].detach()

@@ -14,6 +14,7 @@ from PIL import Image
 
 from tessera.data.labelled import ImageSet, image_set
 from tessera.train.assembly import TrainingData, assemble, load_data
+from tessera.train.codebook import train_codebook
 from tessera.train.distributed import World
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
@@ -37,27 +38,41 @@ def dry_run(recipe: Recipe, world: World, say: Callable[[str], None]) -> dict[st
         else:
             data = TrainingData(draw_images(Path(folder) / "drawn"))
             stand_ins["data"] = f"{len(data.train)} drawn pictures for {recipe.data.name}"
+        if recipe.task.kind == "codebook":
+            outcome = train_codebook(replace(small, task=replace(small.task, words=16)), data.train, Path(folder), say)
+            return {**_described(recipe, small, data), "words": outcome["words"], "features": outcome["features"]} | {
+                "plan": "k-means",
+                "seconds": round(time.monotonic() - started, 2),
+                "stand_ins": {**stand_ins, "words": f"16 words for {recipe.task.words}"},
+            }
         run = assemble(small, data, world, Path(folder), say)
         trainer = Trainer(run, Path(folder) / "run")
         initialise(run.objective.network, data.train, small, world)
         scores = trainer.take_one_step()
+        network: Any = run.objective.network
         return {
-            "recipe": recipe.name,
-            "fingerprint": recipe.fingerprint,
-            "model": recipe.model.name,
-            "backbone": run.objective.network.architecture["config"]["backbone"],
-            "parameters": sum(p.numel() for p in run.objective.network.parameters()),
-            "dim": run.objective.network.dim,
+            **_described(recipe, small, data),
+            "backbone": network.architecture["config"]["backbone"],
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "dim": network.dim,
             "loss": recipe.loss.name,
-            "task": recipe.task.kind,
             "plan": type(run.plan).__name__,
-            "images": len(data.train),
-            "batch": [recipe.loop.batch_size, recipe.transform.crop],
-            "tried": [small.loop.batch_size, small.transform.crop],
             "loss_value": scores["loss"],
             "seconds": round(time.monotonic() - started, 2),
             "stand_ins": stand_ins,
         }
+
+
+def _described(recipe: Recipe, small: Recipe, data: TrainingData) -> dict[str, Any]:
+    return {
+        "recipe": recipe.name,
+        "fingerprint": recipe.fingerprint,
+        "model": recipe.model.name,
+        "task": recipe.task.kind,
+        "images": len(data.train),
+        "batch": [recipe.loop.batch_size, recipe.transform.crop],
+        "tried": [small.loop.batch_size, small.transform.crop],
+    }
 
 
 def shrink(recipe: Recipe) -> tuple[Recipe, dict[str, str]]:

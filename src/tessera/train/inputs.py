@@ -35,6 +35,7 @@ class ImageInputs:
 
     def __init__(self, photos: PhotoFeed, backbone: Backbone, device: torch.device) -> None:
         self.photos, self.device = photos, device
+        self.dtype = next(backbone.parameters()).dtype
         self._mean = torch.tensor(backbone.mean, device=device).view(1, 3, 1, 1) * 255
         self._std = torch.tensor(backbone.std, device=device).view(1, 3, 1, 1) * 255
 
@@ -45,12 +46,12 @@ class ImageInputs:
     def to_inputs(self, pixels: list[Pixels]) -> Inputs:
         if len({photo.shape for photo in pixels}) == 1:
             return self._normalise(np.stack(pixels))
-        return [self._normalise(photo[None]) for photo in pixels]
+        return [self._normalise(photo[None].copy()) for photo in pixels]  # a decoded picture may be read-only
 
     def _normalise(self, pixels: npt.NDArray[np.uint8]) -> Tensor:
         """B H W 3 to B 3 H W; the memory stays as it lies (channels last), which convolutions on CPUs like best."""
         batch = torch.from_numpy(pixels).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
-        return batch.float().sub_(self._mean).div_(self._std)
+        return batch.to(self.dtype).sub_(self._mean).div_(self._std)
 
 
 class MapInputs:
@@ -89,7 +90,7 @@ class MapInputs:
         if len(missing):
             self._compute(missing, view)
         assert self._maps is not None
-        return torch.from_numpy(self._maps[rows]).to(self.images.device).float()
+        return torch.from_numpy(self._maps[rows]).to(self.images.device, self.images.dtype)
 
     @torch.no_grad()
     def _compute(self, indices: Indices, view: int) -> None:

@@ -25,7 +25,7 @@ class Precision:
         self._scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
     def autocast(self) -> AbstractContextManager[Any]:
-        if self.name == "fp32":
+        if self.name in ("fp32", "fp64"):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16 if self.name == "bf16" else torch.float16)
 

@@ -129,15 +129,16 @@ class ScheduleSection:
 class LoopSection:
     """batch_size: of all processes together. accumulate: micro-batches of a step. steps_per_epoch: 0 for all images.
 
-    precision `auto`: bfloat16 or float16 on a GPU that has it, float32 on a CPU. average: decay of the averaged
-    weights, 0 for none. freeze_batch_norm: use the start's statistics, as tuple losses on single images need.
+    precision `auto`: bfloat16 or float16 on a GPU that has it, float32 on a CPU; `fp64` is for comparing runs, whose
+    rounding grows from step to step. average: decay of the averaged weights, 0 for none. freeze_batch_norm: use the
+    start's statistics, as tuple losses on single images need.
     """
 
     epochs: int = 30
     batch_size: int = 128
     accumulate: int = 1
     steps_per_epoch: int = 0
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16", "fp64"] = "auto"
     freeze_batch_norm: bool = False
     average: float = 0.0
     checkpoint_minutes: float = 15.0

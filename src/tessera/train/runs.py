@@ -15,6 +15,7 @@ from tessera.errors import TrainingError
 from tessera.storage import atomic_path, write_atomically
 from tessera.train.assembly import assemble, load_data
 from tessera.train.checkpoint import BEST, LAST, load_checkpoint
+from tessera.train.codebook import train_codebook
 from tessera.train.distributed import World
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
@@ -29,6 +30,8 @@ def train_run(recipe: Recipe, run_dir: Path, world: World, say: Say, *, resume: 
     if started and not resume:
         raise TrainingError(f"{run_dir} already holds a run: continue it with --resume, or choose another folder (-o).")
     data = load_data(recipe)
+    if recipe.task.kind == "codebook":
+        return train_codebook(recipe, data.train, run_dir, say)
     trainer = Trainer(assemble(recipe, data, world, run_dir, say), run_dir)
     if not started:
         initialise(trainer.objective.network, data.train, recipe, world)

@@ -37,7 +37,7 @@ def two_pass_step(
     with torch.no_grad():
         for inputs, _ in pieces:
             states.append(torch.get_rng_state())
-            described.append(objective.describe(inputs).float())
+            described.append(objective.describe(inputs))
     after = torch.get_rng_state()
     descriptors = torch.cat(described)
     labels = torch.cat([piece_labels for _, piece_labels in pieces])

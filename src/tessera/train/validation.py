@@ -93,13 +93,13 @@ def describe_set(
 def _describe(objective: Objective, batch: Inputs) -> Tensor:
     """Pictures of one shape go through together; the order stays."""
     if isinstance(batch, Tensor):
-        return objective.describe_images(batch).float()
+        return objective.describe_images(batch)
     by_shape: dict[torch.Size, list[int]] = {}
     for number, image in enumerate(batch):
         by_shape.setdefault(image.shape, []).append(number)
     rows: list[Tensor | None] = [None] * len(batch)
     for numbers in by_shape.values():
-        described = objective.describe_images(torch.cat([batch[number] for number in numbers])).float()
+        described = objective.describe_images(torch.cat([batch[number] for number in numbers]))
         for number, row in zip(numbers, described, strict=True):
             rows[number] = row
     return torch.stack([row for row in rows if row is not None])

@@ -1,0 +1,42 @@
+"""A run's network as a bundle, with the recipe, the seed and the scores in its card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from tessera.config import from_mapping
+from tessera.models.bundle import Bundle
+from tessera.models.export import export_bundle, make_card
+from tessera.models.registry import build_model
+from tessera.storage import hash_file
+from tessera.train.checkpoint import BEST, LAST, load_checkpoint
+from tessera.train.recipe import Recipe
+from tessera.train.start import load_from_run
+
+
+def export_run(run: Path, path: Path, *, name: str | None = None, licence: str = "") -> Bundle:
+    """Write the bundle of a run's best weights (its last, where no validation chose) and check its graph."""
+    checkpoint = run
+    if not run.is_file():
+        checkpoint = run / BEST if (run / BEST).is_file() else run / LAST
+    state = load_checkpoint(checkpoint)
+    recipe = from_mapping(Recipe, state["recipe"])
+    network: Any = build_model(recipe.model.name, **recipe.model.config)
+    load_from_run(network, checkpoint, recipe.model.name)
+    card = make_card(network, name or recipe.name, training_data=recipe.data.name, licence=licence)
+    card = replace(
+        card,
+        preprocessing=replace(card.preprocessing, size=recipe.evaluate.size),
+        figures={"validation": state["scores"]},
+        provenance={
+            "command": f"tessera train {recipe.name}",
+            "recipe": state["recipe"],
+            "recipe_fingerprint": state["fingerprint"],
+            "seed": recipe.seed,
+            "epoch": state["epoch"],
+            "checkpoint_sha256": hash_file(checkpoint),
+        },
+    )
+    return export_bundle(cast(Any, network), path, card)
