@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import contextlib
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from tessera.cli.options import DEFAULT_GALLERY, CodecOption, DeviceOption, GalleryOption, JsonOption, ModelOption
 from tessera.cli.output import index_progress, print_json, say
@@ -12,8 +16,22 @@ from tessera.cli.output import index_progress, print_json, say
 if TYPE_CHECKING:
     from tessera.gallery.results import IndexReport
 
+_HOST_PORT = re.compile(r"[\w.\-\[\]:]+:\d+$")
 EXAMPLE = "Example: tessera index photos/ more/*.png labels.csv -g photos.tessera --prune"
 _SHOWN = 20
+
+
+class IndexCommand(TyperCommand):
+    """`--ray` takes an address or none, for which Typer has no option: without one it means this machine."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        for i, word in enumerate(given):
+            follower = given[i + 1] if i + 1 < len(given) else ""
+            is_address = follower in {"auto", "local"} or "://" in follower or _HOST_PORT.match(follower)
+            if word == "--ray" and not is_address:
+                given[i] = "--ray=local"
+        return super().parse_args(ctx, given)
 
 
 def index(
@@ -34,6 +52,12 @@ def index(
         bool, typer.Option("--rebuild", help="Make the index anew, and every descriptor if the model is another.")
     ] = False,
     device: DeviceOption = "auto",
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="[ADDRESS]", help="Describe on a Ray cluster; without an address, on this machine."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Index pictures. Run it again at any time: it goes on where it stopped and skips what has not changed.
@@ -42,14 +66,16 @@ def index(
     """
     from tessera.gallery.gallery import Gallery
 
-    with Gallery(gallery, model, codec, engine, device=device) as opened, index_progress() as progress:
-        report = opened.index(*(sources or []), prune=prune, rebuild=rebuild, progress=progress)
+    # Ray writes what becomes of its workers to stdout, which is for data.
+    away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
+    with Gallery(gallery, model, codec, engine, device=device) as opened, index_progress() as progress, away:
+        report = opened.index(*(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray)
     _say_problems(report)
     if json:
         print_json(report.to_json())
     else:
         print(f"{_summary(report)} in {report.seconds:.1f} s -> {gallery}: {report.images} images")
-    if _came_to_nothing(report):
+    if sources and _came_to_nothing(report):
         raise typer.Exit(1)
 
 
