@@ -56,7 +56,12 @@ def test_ray_gives_the_extractors_descriptors_though_a_worker_is_killed(tiny_bun
         Image.fromarray(generator.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)).save(folder / f"{i:02d}.png")
     (folder / "11.png").write_bytes(b"no picture")
     marker, out = tmp_path / "killed", tmp_path / "out.json"
-    environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {
+        **os.environ,
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "120",
+    }
     answer = subprocess.run(
         [sys.executable, "-c", _SCRIPT, str(tiny_bundle.path), str(folder), str(marker), str(out)],
         capture_output=True, text=True, check=False, timeout=280, env=environment,

@@ -120,10 +120,15 @@ class RayExtractor:
             options: dict[str, Any] = {} if address else {"include_dashboard": False}
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
-            except (ConnectionError, RuntimeError, ValueError) as error:
+            except Exception as error:  # Ray raises bare ones when a node does not come up in time
+                reason = str(error).strip().partition("\n")[0]
+                if address is None:
+                    raise TesseraError(
+                        f"Ray could not be started here: {reason} Try again, or without --ray."
+                    ) from error
                 raise UsageError(
-                    f"no Ray answers at '{self._address}': {error}. Start it with `ray start --head`, or use "
-                    "--ray alone for this machine."
+                    f"no Ray answers at '{self._address}': {reason} Start it with `ray start --head`, or use --ray "
+                    "alone for this machine."
                 ) from error
         ray.data.DataContext.get_current().enable_progress_bars = False
         return ray

@@ -13,6 +13,7 @@ from tessera.models.bundle import Bundle
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
+    from tessera.extract.ray import RayExtractor
 
 
 class Describer:
@@ -45,3 +46,11 @@ class Describer:
                     self.bundle, runtime=self._runtime, device=self._device, threads=self._threads
                 )
             return self._extractor
+
+    def open_bulk(self, ray: str | None = None) -> Extractor | RayExtractor:
+        """What describes many images: the extractor itself, or the actors of the Ray cluster at an address."""
+        if ray is None:
+            return self.extractor
+        from tessera.extract.ray import RayExtractor
+
+        return RayExtractor(self.bundle, address=ray)

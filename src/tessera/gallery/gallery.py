@@ -81,11 +81,13 @@ class Gallery:
         rebuild: bool = False,
         metadata: Mapping[str, Any] | None = None,
         progress: ProgressCallback | None = None,
+        ray: str | None = None,
     ) -> IndexReport:
         """Add folders, globs, CSV or text lists and single pictures; resumes, and skips what it has.
 
         prune: take out images under the sources whose files are gone. rebuild: make the index anew and, when the model
-        is another, every descriptor. metadata: given to each picture that a CSV says nothing of.
+        is another, every descriptor. metadata: given to each picture that a CSV says nothing of. ray: describe on the
+        Ray cluster at this address ("local": on this machine's cores).
         """
         if not sources and not rebuild:
             raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
@@ -93,7 +95,7 @@ class Gallery:
         found = [resolve_source(source) for source in sources]
         given = None if metadata is None else encode_metadata(metadata)
         with self._store.write():
-            run = IndexRun(self._catalog, self.describer, progress=progress)
+            run = IndexRun(self._catalog, self.describer, progress=progress, ray=ray)
             differing = Plan()
             try:
                 switched = settle_model(self._store, run, differing, rebuild=rebuild)

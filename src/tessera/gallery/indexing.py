@@ -53,12 +53,14 @@ class IndexRun:
         *,
         progress: ProgressCallback | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        ray: str | None = None,
     ) -> None:
         self.report = IndexReport()
         self._catalog = catalog
         self._describer = describer
         self._progress = progress
         self._limits = limits
+        self._ray = ray
         self._outcomes: list[_Outcome] = []
         self._fresh: dict[bytes, Extraction] = {}  # described, not yet stored
         self._stored_at = time.monotonic()
@@ -143,7 +145,8 @@ class IndexRun:
         first = next(sources, None)
         if first is None:
             return
-        for extraction in self._describer.extractor.extract(chain([first], sources), limits=self._limits):
+        extractor = self._describer.open_bulk(self._ray)
+        for extraction in extractor.extract(chain([first], sources), limits=self._limits):
             read = sent.popleft()
             same = copies.pop(read.content_hash, []) if read.content_hash is not None else []
             if extraction.error is None and read.content_hash is not None:
