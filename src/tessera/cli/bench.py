@@ -100,3 +100,28 @@ def serve(
         folder=Path(folder) if folder else None,
     )
     print(json_module.dumps(report) if json else to_markdown(report))
+
+
+@bench.command("train")
+def train(
+    *,
+    recipe: Annotated[str, typer.Option(help="A recipe file, or its name below recipes/.")] = "small/rate",
+    data: Annotated[str | None, typer.Option(help="The recipe's data set; pictures are drawn without it.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="The ratio is the median of so many rounds.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each loop in a round.")] = 2,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in tessera train.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
+) -> None:
+    """The training rate against a bare forward-backward loop on decoded tensors, side by side.
+
+    Example: tessera bench train --data gldv2-50 --json
+    """
+    from pathlib import Path
+
+    from tessera.bench.train import measure_training, to_markdown
+
+    folder = None if data is None else Path(data)
+    report = measure_training(recipe, data=folder, rounds=rounds, steps=steps, settings=tuple(settings or ()))
+    print(json_module.dumps(report) if json else to_markdown(report))

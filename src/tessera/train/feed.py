@@ -117,6 +117,7 @@ class PhotoFeed:
         self.unreadable = UnreadableLog(len(reader.paths))
         self._kind = kind
         self._pool: Executor | None = None
+        self._waiting: deque[list[Future[list[tuple[Pixels, int, dict[int, str]]]]]] = deque()
 
     def __len__(self) -> int:
         return len(self.reader.paths)
@@ -124,6 +125,7 @@ class PhotoFeed:
     def batches(self, batches: Iterable[Indices], epoch: int | None) -> Iterator[Photos]:
         """The photos of each batch of indices, in order."""
         waiting: deque[list[Future[list[tuple[Pixels, int, dict[int, str]]]]]] = deque()
+        self._waiting = waiting
         pool = self._open()
         here = self.reader if self._kind == "thread" else None
         source = iter(batches)
@@ -139,6 +141,11 @@ class PhotoFeed:
             for futures in waiting:
                 for future in futures:
                     future.cancel()
+
+    def settle(self) -> None:
+        """Wait until everything that was asked for ahead is ready."""
+        for future in [future for futures in self._waiting for future in futures]:
+            future.result()
 
     def close(self) -> None:
         if self._pool is not None:
