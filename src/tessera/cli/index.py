@@ -58,6 +58,14 @@ def index(
             "--ray", metavar="[ADDRESS]", help="Describe on a Ray cluster; without an address, on this machine."
         ),
     ] = None,
+    local: Annotated[
+        str | None,
+        typer.Option(
+            "--local",
+            metavar="SYSTEM",
+            help="Store local features too, for --rerank: sift, xfeat, disk, hesaff-rsift, dsm, a bundle or a system.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Index pictures. Run it again at any time: it goes on where it stopped and skips what has not changed.
@@ -69,12 +77,14 @@ def index(
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
     with Gallery(gallery, model, codec, engine, device=device) as opened, index_progress() as progress, away:
-        report = opened.index(*(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray)
+        report = opened.index(*(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local)
     _say_problems(report)
     if json:
         print_json(report.to_json())
     else:
         print(f"{_summary(report)} in {report.seconds:.1f} s -> {gallery}: {report.images} images")
+    if report.local is not None:
+        _say_local(report.local)
     if sources and _came_to_nothing(report):
         raise typer.Exit(1)
 
@@ -93,6 +103,15 @@ def _say_problems(report: IndexReport) -> None:
         say(f"{report.vanished - report.pruned} files are gone but still in the gallery; --prune takes them out")
     if report.found == 0 and report.vanished == 0 and report.passed_over == 0:
         say("no pictures were found: looked for JPEG, PNG, WebP, TIFF, GIF, BMP, AVIF and HEIC files")
+
+
+def _say_local(local: dict[str, Any]) -> None:
+    from tessera.gallery.paths import printable
+
+    for path, reason in list(local["problems"].items())[:_SHOWN]:
+        say(f"{printable(path)}: {printable(reason)}")
+    each = local["bytes"] // max(local["images"], 1)
+    say(f"local features ({local['extractor']}): {local['made']} made, {local['images']} stored, {each} bytes an image")
 
 
 def _summary(report: IndexReport) -> str:

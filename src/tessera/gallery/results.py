@@ -9,22 +9,27 @@ from typing import Any, overload
 
 @dataclass(frozen=True)
 class Hit:
-    """One image found. rank: zero-based; score: the inner product of unit descriptors, 1 for the same image."""
+    """One image found. rank: zero-based; score: the inner product of unit descriptors, 1 for the same image.
+
+    inliers: matches that agree geometrically with the query, where local features were compared.
+    """
 
     rank: int
     id: int
     path: str
     score: float
     metadata: dict[str, Any]
+    inliers: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        answer = {
             "rank": self.rank,
             "id": self.id,
             "path": self.path,
             "score": self.score,
             "metadata": self.metadata,
         }
+        return answer if self.inliers is None else {**answer, "inliers": self.inliers}
 
 
 class SearchResult(Sequence[Hit]):
@@ -91,6 +96,7 @@ class IndexReport:
     passed_over: int = 0
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
+    local: dict[str, Any] | None = None  # what became of the local features, where they were asked for
 
     MAX_PROBLEMS = 100
 
@@ -104,7 +110,7 @@ class IndexReport:
         return self.added + self.changed + self.unchanged + self.failed + self.failed_before
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        answer: dict[str, Any] = {
             "images": self.images,
             "found": self.found,
             "added": self.added,
@@ -119,3 +125,4 @@ class IndexReport:
             "seconds": round(self.seconds, 3),
             "problems": [{"path": problem.path, "reason": problem.reason} for problem in self.problems],
         }
+        return answer if self.local is None else {**answer, "local": self.local}

@@ -40,7 +40,7 @@ class Searcher:
         """Scores Q K and ids Q K, best first; fewer columns where the gallery holds fewer images than k."""
         self._check(queries, k)
         if rerank is not None and rerank not in RERANKINGS:
-            raise UsageError(unknown_name("re-ranking", rerank, RERANKINGS))
+            raise UsageError(unknown_name("re-ranking", rerank, (*RERANKINGS, "sp", "dsm", "lightglue")))
         self._store.refresh()
         engine = self._store.engine
         allowed = self.allowed_ids(conditions)

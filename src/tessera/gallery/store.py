@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
 
 DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
-_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json")
+LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
+_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", LOCAL_NAME)
 
 
 class Store:

@@ -30,7 +30,7 @@ class VerificationConfig:
     threshold_px: float = 4.0
     confidence: float = 0.999
     max_iterations: int = 2000
-    min_inliers: int = 8
+    min_inliers: int = 10
 
 
 @dataclass(frozen=True)

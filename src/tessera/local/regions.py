@@ -1,0 +1,75 @@
+"""Regional aggregation, R-ASMK: an image's regions are aggregated apart, then joined word by word.
+
+After Teichmann et al., "Detect-to-Retrieve" (CVPR 2019): a small object in a large picture gets its own, clean word
+vectors, yet the image costs one entry a word. For word w with regions r (the whole image is always one of them),
+
+    V_w = sum over r of  unit(sum of residuals of r's features in w) / sqrt(number of words in r)
+
+whose direction (or signs) is stored. With the whole image as the only region this is ASMK. Queries are one region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.local.aggregation import Aggregate, Values, pack_signs
+from tessera.local.codebook import Codebook
+
+Region = tuple[float, float, float, float]  # x0, y0, x1, y1 in fractions of width and height
+_EPS = 1e-6
+
+
+def aggregate_regions(
+    codebook: Codebook,
+    features: npt.NDArray[np.floating],
+    places: npt.NDArray[np.floating],
+    regions: Sequence[Region],
+    *,
+    image_id: int = 0,
+    nearest: int = 1,
+    binary: bool = True,
+) -> Aggregate:
+    """One image's words over its regions. features: N D; places: N 2, positions in fractions of width and height."""
+    words = codebook.assign(features, nearest)  # N M
+    used = np.unique(words)
+    sums = np.zeros((len(used), codebook.dim))
+    for region in (None, *regions):
+        inside = np.ones(len(places), bool) if region is None else _inside(places, region)
+        if not inside.any():
+            continue
+        chosen = words[inside]
+        slots = np.searchsorted(used, chosen.ravel())
+        rows = np.repeat(np.flatnonzero(inside), words.shape[1])
+        residuals = np.asarray(features, np.float64)[rows] - codebook.centroids[chosen.ravel()]
+        of_region = np.zeros_like(sums)
+        np.add.at(of_region, slots, residuals)
+        present = np.unique(slots)
+        lengths = np.linalg.norm(of_region[present], axis=1, keepdims=True)
+        sums[present] += of_region[present] / (lengths + _EPS) / np.sqrt(len(present))
+    ids = np.full(len(used), image_id, np.int64)
+    return Aggregate(ids, used.astype(np.int32), _finish(sums, binary))
+
+
+def _finish(sums: npt.NDArray[np.float64], binary: bool) -> Values:
+    if binary:
+        return pack_signs(sums)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    return np.asarray(sums / (lengths + _EPS), dtype=np.float32)
+
+
+def _inside(places: npt.NDArray[np.floating], region: Region) -> npt.NDArray[np.bool_]:
+    x0, y0, x1, y1 = region
+    x, y = places[:, 0], places[:, 1]
+    return np.asarray((x >= x0) & (x <= x1) & (y >= y0) & (y <= y1))
+
+
+def join_aggregates(parts: Sequence[Aggregate]) -> Aggregate:
+    """Several images' words as one, for an inverted file."""
+    return Aggregate(
+        np.concatenate([part.image_ids for part in parts]),
+        np.concatenate([part.words for part in parts]),
+        np.concatenate([part.values for part in parts]),
+    )

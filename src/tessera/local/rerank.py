@@ -1,0 +1,97 @@
+"""Re-ranking by local features: look at the best hits again, put first what agrees geometrically with the query.
+
+Candidates with enough inliers come first, most inliers first; equal counts, and all candidates without enough, keep the
+order of their global scores. So a query without features leaves the ranking as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import UsageError, unknown_name
+from tessera.local.extractors import open_local_extractor
+from tessera.local.features import LocalExtractor, LocalFeatures
+from tessera.local.verification import Verification, VerificationConfig, fit_transformation, verify
+
+RERANKINGS = ("sp", "dsm", "lightglue")
+DEPTH = 100
+DEFAULT_EXTRACTOR = "sift"
+SIZE = 1024  # longer side of the images that features are taken from; never enlarged
+
+Compare = Callable[[LocalFeatures, LocalFeatures], Verification]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """One way to compare a query with a candidate. min_inliers: fewer are chance and count as none."""
+
+    name: str
+    extractor: LocalExtractor
+    compare: Compare
+    min_inliers: int
+    size: int = SIZE
+
+    def count_inliers(
+        self, query: LocalFeatures, candidates: Sequence[LocalFeatures | None], threads: int = 1
+    ) -> Counts:
+        """The inliers with each candidate, 0 where there are too few or no features. K."""
+
+        def count(candidate: LocalFeatures | None) -> int:
+            if candidate is None or not len(candidate) or not len(query):
+                return 0
+            found = self.compare(query, candidate).num_inliers
+            return found if found >= self.min_inliers else 0
+
+        if threads <= 1:
+            return np.array([count(candidate) for candidate in candidates], np.int64)
+        with ThreadPoolExecutor(threads) as pool:
+            return np.array(list(pool.map(count, candidates)), np.int64)
+
+
+def order_candidates(inliers: npt.ArrayLike, scores: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Positions, best first: by inliers, then by global score, then as they were."""
+    counts, values = np.asarray(inliers, np.int64), np.asarray(scores, np.float64)
+    return np.lexsort((np.arange(len(counts)), -values, -counts)).astype(np.int64)
+
+
+def open_reranker(
+    name: str, *, extractor: str | Path | LocalExtractor | None = None, model: str | Path = "lite"
+) -> Reranker:
+    """A re-ranker by name. extractor: for `sp`, which features (SIFT unless said); model: for `dsm`, whose activations.
+
+    `lightglue` has weights for DISK features only.
+    """
+    if name == "sp":
+        config = VerificationConfig()
+        opened = _opened(DEFAULT_EXTRACTOR if extractor is None else extractor)
+        return Reranker("sp", opened, functools.partial(verify, config=config), config.min_inliers)
+    if name == "dsm":
+        from tessera.local.dsm import DsmConfig, DsmExtractor, verify_channels
+
+        settings = DsmConfig()
+        return Reranker(
+            "dsm", DsmExtractor(model), functools.partial(verify_channels, config=settings), settings.min_inliers
+        )
+    if name == "lightglue":
+        from tessera.local.lightglue import LightGlueMatcher
+
+        matcher, wide = LightGlueMatcher(), VerificationConfig(threshold_px=8.0)
+
+        def compare(query: LocalFeatures, candidate: LocalFeatures) -> Verification:
+            matches = matcher.match(query, candidate)
+            return fit_transformation(query.positions[matches[:, 0]], candidate.positions[matches[:, 1]], matches, wide)
+
+        return Reranker("lightglue", _opened("disk"), compare, wide.min_inliers)
+    raise UsageError(unknown_name("re-ranking", name, ("global", *RERANKINGS)))
+
+
+def _opened(extractor: str | Path | LocalExtractor) -> LocalExtractor:
+    return open_local_extractor(extractor) if isinstance(extractor, str | Path) else extractor

@@ -1,0 +1,164 @@
+"""Local features kept on disk by image content and extractor: computed once, read back in a millisecond.
+
+A cache beside the descriptors: a file that is damaged is set aside and an entry that does not read is as good as none,
+since features can always be made again. Writes go through SQLite's log, so a crash leaves whole entries or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import struct
+import threading
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tessera.errors import StorageError
+from tessera.local.features import LocalFeatures
+
+_HEADER = struct.Struct("<IIIccII")  # checksum, features, columns, kind of number, has shapes, width, height
+_KINDS = {b"h": "<f2", b"u": "u1", b"s": "<i2"}
+_COMMIT_EVERY = 32
+_IN_ONE_QUERY = 400
+
+
+def encode_features(features: LocalFeatures) -> bytes:
+    """One entry. Numbers go to half precision: they decide matches, not figures; positions stay as they are."""
+    descriptors = features.descriptors
+    kind = b"u" if features.is_binary else b"s" if descriptors.dtype.kind == "i" else b"h"
+    parts = [np.ascontiguousarray(descriptors, _KINDS[kind]).tobytes()]
+    arrays = (features.positions, features.scales, features.strengths, features.shapes)
+    parts += [np.ascontiguousarray(array, "<f4").tobytes() for array in arrays if array is not None]
+    body = b"".join(parts)
+    has_shapes = b"y" if features.shapes is not None else b"n"
+    rows, columns = descriptors.shape
+    return _HEADER.pack(zlib.crc32(body), rows, columns, kind, has_shapes, *features.image_size) + body
+
+
+def decode_features(blob: bytes) -> LocalFeatures | None:
+    """The entry, or None where it is damaged."""
+    if len(blob) < _HEADER.size:
+        return None
+    checksum, count, columns, kind, has_shapes, width, height = _HEADER.unpack_from(blob)
+    body = blob[_HEADER.size :]
+    if zlib.crc32(body) != checksum or kind not in _KINDS:
+        return None
+    dtype = np.dtype(_KINDS[kind])
+    split = count * columns * dtype.itemsize
+    descriptors = np.frombuffer(body[:split], dtype).reshape(count, columns)
+    numbers = np.frombuffer(body[split:], "<f4")
+    positions, scales, strengths, shapes = np.split(numbers, [2 * count, 3 * count, 4 * count])
+    return LocalFeatures(
+        descriptors.astype(np.float32) if kind == b"h" else descriptors,
+        positions.reshape(count, 2),
+        scales,
+        strengths,
+        shapes.reshape(count, 2, 2) if has_shapes == b"y" else None,
+        (width, height),
+    )
+
+
+class FeatureStore:
+    """Features by content and extractor, in one SQLite file. May be used from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._waiting = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = self._open()
+        except sqlite3.DatabaseError:
+            path.replace(path.with_suffix(".damaged"))
+            self._database = self._open()
+        except OSError as error:
+            raise StorageError(f"{path} cannot be made: {error.strerror or error}.") from error
+
+    def _open(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=NORMAL")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS features "
+                "(extractor TEXT, content TEXT, entry BLOB NOT NULL, PRIMARY KEY (extractor, content))"
+            )
+            database.commit()
+        except sqlite3.Error:
+            database.close()
+            raise
+        return database
+
+    def get_many(self, extractor: str, contents: Sequence[str]) -> dict[str, LocalFeatures]:
+        """Those of the features that are there and whole."""
+        found: dict[str, LocalFeatures] = {}
+        with self._lock:
+            for start in range(0, len(contents), _IN_ONE_QUERY):
+                part = contents[start : start + _IN_ONE_QUERY]
+                marks = ",".join("?" * len(part))
+                rows = self._database.execute(
+                    f"SELECT content, entry FROM features WHERE extractor = ? AND content IN ({marks})",
+                    (extractor, *part),
+                )
+                for content, entry in rows:
+                    features = decode_features(entry)
+                    if features is not None:
+                        found[content] = features
+        return found
+
+    def known(self, extractor: str) -> set[str]:
+        """The contents that have features of this extractor."""
+        with self._lock:
+            rows = self._database.execute("SELECT content FROM features WHERE extractor = ?", (extractor,))
+            return {row[0] for row in rows}
+
+    def put(self, extractor: str, content: str, features: LocalFeatures) -> None:
+        with self._lock, self._translated():
+            self._database.execute(
+                "INSERT OR REPLACE INTO features VALUES (?, ?, ?)", (extractor, content, encode_features(features))
+            )
+            self._waiting += 1
+            if self._waiting >= _COMMIT_EVERY:
+                self._commit()
+
+    def keep_only(self, contents: Iterable[str]) -> int:
+        """Drop the features of contents that are no longer wanted; returns how many entries went."""
+        wanted = set(contents)
+        with self._lock, self._translated():
+            rows = self._database.execute("SELECT DISTINCT content FROM features").fetchall()
+            gone = [(row[0],) for row in rows if row[0] not in wanted]
+            cursor = self._database.executemany("DELETE FROM features WHERE content = ?", gone)
+            self._commit()
+            return max(cursor.rowcount, 0)
+
+    def describe(self) -> dict[str, dict[str, int]]:
+        """For each extractor how many images have features, and their bytes."""
+        with self._lock:
+            rows = self._database.execute("SELECT extractor, count(*), sum(length(entry)) FROM features GROUP BY 1")
+            return {extractor: {"images": count, "bytes": size} for extractor, count, size in rows}
+
+    def flush(self) -> None:
+        with self._lock, self._translated():
+            self._commit()
+
+    def close(self) -> None:
+        with contextlib.suppress(StorageError):
+            self.flush()
+        self._database.close()
+
+    def _commit(self) -> None:
+        self._database.commit()
+        self._waiting = 0
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise StorageError(
+                f"{self.path} cannot be written ({error}). Free some space or check its permissions; what was stored "
+                "is not lost."
+            ) from error
