@@ -78,7 +78,9 @@ def losses(run_dir: Path) -> list[float]:
     return [row["value"] for row in read_scalars(run_dir / "scalars.csv") if row["name"] == "loss"]
 
 
-def write_recipe(tmp_path: Path, *, dropout: float, epochs: int, accumulate: int = 2, precision: str = "fp32") -> Path:
+def write_recipe(
+    tmp_path: Path, *, dropout: float, epochs: int, accumulate: int = 2, precision: str = "fp32", minutes: float = 0.0
+) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(RECIPE % (dropout, accumulate, precision, epochs, minutes))
     return path
