@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,6 +19,16 @@ def make_descriptors(count: int, dim: int, seed: int, clusters: int = 40, spread
     raw = shared[rng.integers(0, clusters, count)] + spread * rng.standard_normal((count, dim)) / np.sqrt(dim)
     raw /= np.linalg.norm(raw, axis=1, keepdims=True)
     return raw.astype(np.float16).astype(np.float32)
+
+
+@pytest.fixture(scope="session", name="make_descriptors")
+def _make_descriptors() -> Callable[..., Float32s]:
+    return make_descriptors
+
+
+@pytest.fixture(scope="session", name="slow_search")
+def _slow_search() -> Callable[..., Any]:
+    return slow_search
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,29 +14,33 @@ from tessera.index.build import CODECS, build_index, load_index
 from tessera.index.files import MANIFEST, verify
 from tessera.index.search_index import SearchIndex
 
-_spec = importlib.util.spec_from_file_location("index_conftest", Path(__file__).parent / "conftest.py")
-assert _spec is not None
-assert _spec.loader is not None
-_helpers = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_helpers)
-make_descriptors, slow_search = _helpers.make_descriptors, _helpers.slow_search
-
 IDS = np.arange(3000) * 3 + 5
 
 
-@pytest.fixture(params=list(CODECS))
-def index(request: pytest.FixtureRequest, gallery: Any) -> SearchIndex:
-    return build_index(request.param, IDS, gallery)
+@pytest.fixture(scope="module", params=list(CODECS))
+def saved(request: pytest.FixtureRequest, gallery: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index a codec, built once; tests open their own."""
+    path = tmp_path_factory.mktemp("saved") / str(request.param)
+    build_index(str(request.param), IDS, gallery).save(path)
+    return path
+
+
+@pytest.fixture
+def index(saved: Path) -> SearchIndex:
+    return load_index(saved)
 
 
 def test_search_finds_each_descriptor_itself_first(index: SearchIndex, gallery: Any) -> None:
     chosen = np.arange(0, 3000, 251)
     scores, ids = index.search(gallery[chosen], 3)
-    assert np.array_equal(ids[:, 0], IDS[chosen])
+    if index.codec == "pq8":  # eight bytes a descriptor here: among the first is all one can ask
+        assert np.mean((ids == IDS[chosen][:, None]).any(axis=1)) > 0.9
+    else:
+        assert np.array_equal(ids[:, 0], IDS[chosen])
     assert np.all(np.diff(scores, axis=1) <= 0)
 
 
-def test_flat_is_the_slow_search(gallery: Any, queries: Any) -> None:
+def test_flat_is_the_slow_search(gallery: Any, queries: Any, slow_search: Any) -> None:
     index = build_index("flat", IDS, gallery)
     scores, ids = index.search(queries, 25)
     slow_scores, slow_ids = slow_search(gallery, IDS, queries, 25)
@@ -45,7 +48,7 @@ def test_flat_is_the_slow_search(gallery: Any, queries: Any) -> None:
     assert np.allclose(scores, slow_scores, atol=1e-6)
 
 
-def test_scores_do_not_depend_on_the_batch(index: SearchIndex, queries: Any) -> None:
+def test_scores_do_not_depend_on_the_batch(index: SearchIndex, queries: Any, make_descriptors: Any) -> None:
     index.add([1], make_descriptors(1, 64, seed=5))
     together = index.search(queries, 10)
     alone = [index.search(query, 10) for query in queries]
@@ -62,7 +65,9 @@ def test_ties_are_broken_by_id_however_many_copies(gallery: Any) -> None:
     assert ids[0].tolist() == [last - 299 + i for i in range(20)]
 
 
-def test_an_added_descriptor_is_found_at_once_and_a_removed_one_is_not(index: SearchIndex, gallery: Any) -> None:
+def test_an_added_descriptor_is_found_at_once_and_a_removed_one_is_not(
+    index: SearchIndex, gallery: Any, make_descriptors: Any
+) -> None:
     new = make_descriptors(5, 64, seed=7)
     index.add([20001, 20000, 20002, 20004, 20003], new)
     assert index.size == 3005
@@ -75,7 +80,7 @@ def test_an_added_descriptor_is_found_at_once_and_a_removed_one_is_not(index: Se
     assert not np.isin([20000, IDS[7]], ids).any()
 
 
-def test_an_id_added_again_has_its_new_descriptor(index: SearchIndex, gallery: Any) -> None:
+def test_an_id_added_again_has_its_new_descriptor(index: SearchIndex, gallery: Any, make_descriptors: Any) -> None:
     moved = make_descriptors(2, 64, seed=8)
     index.add([IDS[3]], moved[:1])
     index.add([IDS[3]], moved[1:])
@@ -89,7 +94,7 @@ def test_an_id_added_again_has_its_new_descriptor(index: SearchIndex, gallery: A
     assert index.size == 2999
 
 
-def test_a_filter_is_inside_the_search(index: SearchIndex, gallery: Any, queries: Any) -> None:
+def test_a_filter_is_inside_the_search(index: SearchIndex, gallery: Any, queries: Any, slow_search: Any) -> None:
     allowed = IDS[::100]
     scores, ids = index.search(queries, 40, allowed=[*allowed.tolist(), 77_777])
     assert (ids[:, :30] >= 0).all()
@@ -100,7 +105,7 @@ def test_a_filter_is_inside_the_search(index: SearchIndex, gallery: Any, queries
     assert np.isin(wide, IDS[:1500]).all()
     _, expected = slow_search(gallery[:1500], IDS[:1500], queries, 10)
     overlap = np.mean([np.isin(a, b).mean() for a, b in zip(wide, expected, strict=True)])
-    assert overlap >= (1.0 if index.codec == "flat" else 0.7)
+    assert overlap >= {"flat": 1.0, "pq8": 0.4}.get(index.codec, 0.7)
 
 
 def test_a_filter_sees_the_tail_and_tombstones(index: SearchIndex, queries: Any) -> None:
@@ -110,7 +115,7 @@ def test_a_filter_sees_the_tail_and_tombstones(index: SearchIndex, queries: Any)
     assert ids[0].tolist() == [30_000, IDS[11], -1, -1]
 
 
-def test_maintenance_changes_no_answer(index: SearchIndex, queries: Any) -> None:
+def test_maintenance_changes_no_answer(index: SearchIndex, queries: Any, make_descriptors: Any) -> None:
     index.add(np.arange(400) + 50_000, make_descriptors(400, 64, seed=9))
     index.remove(IDS[:600])
     before = index.search(queries, 10)
@@ -126,7 +131,9 @@ def test_maintenance_changes_no_answer(index: SearchIndex, queries: Any) -> None
     assert np.mean([np.isin(a, b).mean() for a, b in zip(before[1], after[1], strict=True)]) > 0.75
 
 
-def test_saving_and_loading_give_the_same_answers(index: SearchIndex, queries: Any, tmp_path: Path) -> None:
+def test_saving_and_loading_give_the_same_answers(
+    index: SearchIndex, queries: Any, tmp_path: Path, make_descriptors: Any
+) -> None:
     index.add([90_000, 90_001], make_descriptors(2, 64, seed=11))
     index.remove([IDS[5], 90_001])
     index.save(tmp_path / "index")
@@ -142,7 +149,7 @@ def test_saving_and_loading_give_the_same_answers(index: SearchIndex, queries: A
     assert verify(tmp_path / "index") == []
 
 
-def test_a_second_save_leaves_no_old_files(index: SearchIndex, tmp_path: Path) -> None:
+def test_a_second_save_leaves_no_old_files(index: SearchIndex, tmp_path: Path, make_descriptors: Any) -> None:
     index.save(tmp_path)
     index.add(np.arange(100) + 60_000, make_descriptors(100, 64, seed=3))
     index.maintain(force=True)
@@ -177,7 +184,7 @@ def test_the_same_input_gives_the_same_files_on_one_and_two_threads(gallery: Any
         assert one == two, codec
 
 
-def test_searches_run_while_the_index_changes(index: SearchIndex, queries: Any) -> None:
+def test_searches_run_while_the_index_changes(index: SearchIndex, queries: Any, make_descriptors: Any) -> None:
     failures: list[BaseException] = []
 
     def look() -> None:
@@ -217,7 +224,7 @@ def test_nonsense_is_refused(gallery: Any) -> None:
         index.search(gallery[0], 0)
 
 
-def test_an_index_may_start_empty(tmp_path: Path) -> None:
+def test_an_index_may_start_empty(tmp_path: Path, make_descriptors: Any) -> None:
     index = build_index("auto", [], np.empty((0, 64), np.float32))
     scores, ids = index.search(np.ones((2, 64)), 3)
     assert np.isneginf(scores).all()

@@ -24,6 +24,7 @@ Float16s = npt.NDArray[np.float16]
 FIT_PATH = Path(__file__).parent / "descriptors.json"
 BLOCK_ROWS = 8192
 _IMAGES_A_PLACE = 10
+_QUERIED_BLOCKS = 32
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,6 @@ class Synthesis:
         self.dim = dim
         self.seed = seed
         self.fit = fit or load_fit()
-        self.places = max(count // _IMAGES_A_PLACE, 1)
         given = np.asarray(self.fit.eigenvalues)
         # Another dimension keeps the shape of the spectrum: the same curve over the share of dimensions.
         at = (np.arange(dim) + 0.5) / dim
@@ -78,13 +78,28 @@ class Synthesis:
         return np.random.Generator(np.random.PCG64([self.seed, *key]))
 
     def blocks(self) -> Iterator[Float32s]:
-        """The gallery in blocks; each depends only on the seed and its number."""
+        """The gallery in blocks; each has places of its own and depends only on the seed and its number."""
         for i, start in enumerate(range(0, self.count, BLOCK_ROWS)):
-            yield self._images(min(BLOCK_ROWS, self.count - start), self._rng(1, i))
+            count = min(BLOCK_ROWS, self.count - start)
+            rng = self._rng(1, i)
+            places = self._places(i)
+            yield self._images(places[rng.integers(0, len(places), count)], rng)
 
     def queries(self, count: int) -> Float32s:
         """Images of places in the gallery that are not in the gallery themselves."""
-        return self._images(count, self._rng(2))
+        rng = self._rng(2)
+        total = -(-self.count // BLOCK_ROWS)
+        chosen = rng.choice(total, size=min(total, _QUERIED_BLOCKS), replace=False)
+        parts = np.array_split(np.arange(count), len(chosen))
+        drawn = []
+        for block, part in zip(chosen, parts, strict=True):
+            places = self._places(int(block))
+            drawn.append(places[rng.integers(0, len(places), len(part))])
+        return self._images(np.concatenate(drawn)[rng.permutation(count)], rng)
+
+    def _places(self, block: int) -> Float32s:
+        rows = min(BLOCK_ROWS, self.count - block * BLOCK_ROWS)
+        return self._rng(3, block).standard_normal((max(rows // _IMAGES_A_PLACE, 1), self.dim), dtype=np.float32)
 
     def write(self, path: Path) -> Float16s:
         """Write the gallery as fp16 to a file and map it: a million need two gigabytes of disk, not of memory."""
@@ -93,34 +108,26 @@ class Synthesis:
                 file.write(block.astype(np.float16).data)
         return np.memmap(path, dtype=np.float16, mode="r", shape=(self.count, self.dim))
 
-    def _images(self, count: int, rng: np.random.Generator) -> Float32s:
-        mean_energy = self.fit.mean_energy
-        cosines = np.interp(rng.random(count), np.linspace(0, 1, len(self.fit.neighbour_cosines)), self._shares())
-        share = cosines.astype(np.float32)[:, None]
-        places = rng.integers(0, self.places, count)
-        raw = np.sqrt(share) * self._place(places)
-        raw += np.sqrt(1 - share) * rng.standard_normal((count, self.dim), dtype=np.float32)
+    def _images(self, places: Float32s, rng: np.random.Generator) -> Float32s:
+        """One image of each of the places given, N D."""
+        count = len(places)
+        quantiles = np.linspace(0, 1, len(self.fit.neighbour_cosines))
+        share = np.interp(rng.random(count), quantiles, self._shares()).astype(np.float32)[:, None]
+        raw = np.sqrt(share) * places
+        own = rng.standard_normal((count, self.dim), dtype=np.float32)
+        own *= np.sqrt(1 - share)
+        raw += own
         raw *= self._deviations
         mixed = self._mix(raw)
-        mixed *= np.float32(np.sqrt(1 - mean_energy))
-        mixed += np.float32(np.sqrt(mean_energy)) * self._mean
-        mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
+        mixed *= np.float32(np.sqrt(1 - self.fit.mean_energy))
+        mixed += np.float32(np.sqrt(self.fit.mean_energy)) * self._mean
+        mixed /= np.sqrt(np.einsum("nd,nd->n", mixed, mixed))[:, None]
         return mixed
 
     def _shares(self) -> npt.NDArray[np.float64]:
         """What two images of a place have in common beyond the mean, from their cosine."""
         cosines = np.asarray(self.fit.neighbour_cosines)
         return np.clip((cosines - self.fit.mean_energy) / (1 - self.fit.mean_energy), 0.0, 0.999)
-
-    def _place(self, places: npt.NDArray[np.int64]) -> Float32s:
-        """The Gaussian vector of each place, made anew whenever it is asked for: nothing to keep for 100,000 places."""
-        out = np.empty((len(places), self.dim), dtype=np.float32)
-        unique, where = np.unique(places, return_inverse=True)
-        made = np.empty((len(unique), self.dim), dtype=np.float32)
-        for i, place in enumerate(unique):
-            made[i] = self._rng(3, int(place)).standard_normal(self.dim, dtype=np.float32)
-        np.take(made, where, axis=0, out=out)
-        return out
 
     def _mix(self, raw: Float32s) -> Float32s:
         """Spread the spectrum over all dimensions, as real descriptors have it: by a Hadamard turn with random signs.

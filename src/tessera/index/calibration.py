@@ -20,7 +20,7 @@ from tessera.index.sampling import sample_rows
 from tessera.index.scan import scan_blocks
 from tessera.index.store import BLOCK_ROWS, DescriptorStore
 
-_QUERIES = 128
+_QUERIES = 100
 _DEEPEST = 8192
 _SLACK = 1.25  # queries from outside have fewer near neighbours than gallery rows have: look a little deeper
 _LEAST_DEPTH = 64

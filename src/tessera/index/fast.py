@@ -14,13 +14,14 @@ import numpy as np
 
 from tessera.index.calibration import Calibration, calibrate
 from tessera.index.codec import Arrays, Codec, Float32s, Int64s, parameters
-from tessera.index.projection import Projection
+from tessera.index.projection import Projection, principal_axes
 from tessera.index.rows import Keep
-from tessera.index.sampling import sample_rows
+from tessera.index.sampling import training_rows
 from tessera.index.store import BLOCK_ROWS, DescriptorStore, inner_products
 
 _TRAINING_ROWS = 32768
-_TRIAL_ROWS = 16384
+_WORD_ROWS = 16384  # 16 words a subspace need no more
+_TRIAL_ROWS = 8192
 _LEAST_ROWS = 256  # fewer rows than this are repeated for training: 16 words need something to stand on
 # Subspaces of 4 bits and the dimensions that they share (two each measured best): 32, 64 or 128 bytes an image.
 LADDER = ((64, 128), (128, 256), (256, 512))
@@ -42,12 +43,13 @@ class FastCodec(Codec):
 
     @classmethod
     def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> FastCodec:
-        sample = store.take(sample_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
+        sample = store.take(training_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
         sample = np.resize(sample, (_LEAST_ROWS, store.dim)) if 0 < len(sample) < _LEAST_ROWS else sample
         if len(sample) == 0:
             sample = np.zeros((_LEAST_ROWS, store.dim), np.float32)
-        subspaces, dim = cls._choose_width(sample, len(store), seed, target_recall)
-        codec = cls._train(sample, cls._lists(len(store)), subspaces, dim, seed)
+        axes = principal_axes(sample[:_TRIAL_ROWS], LADDER[-1][1])
+        subspaces, dim = cls._choose_width(sample, axes, len(store), seed, target_recall)
+        codec = cls._train(sample, cls._lists(len(store)), subspaces, axes[:dim], seed)
         for _, block in store.blocks(BLOCK_ROWS):
             codec.append(block)
         codec._calibration = calibrate(
@@ -63,7 +65,9 @@ class FastCodec(Codec):
         return (1,)
 
     @classmethod
-    def _choose_width(cls, sample: Float32s, total: int, seed: int, target_recall: float) -> tuple[int, int]:
+    def _choose_width(
+        cls, sample: Float32s, axes: Float32s, total: int, seed: int, target_recall: float
+    ) -> tuple[int, int]:
         """The cheapest of `LADDER`: wider codes cost more to scan and fewer rows to score again."""
         dim = sample.shape[1]
         ladder = [(subspaces, width) for subspaces, width in LADDER if width <= dim]
@@ -72,7 +76,7 @@ class FastCodec(Codec):
         trial = sample[:_TRIAL_ROWS]
         costs = []
         for subspaces, width in ladder:
-            codec = cls._train(trial, 1, subspaces, width, seed)
+            codec = cls._train(trial, 1, subspaces, axes[:width], seed)
             codec.append(trial)
             # One row in total / trial: the tenth neighbour here stands for a farther one there, so the depth scales.
             found = calibrate(codec.rough, DescriptorStore.of(trial), probes=(1,), seed=seed, target=target_recall)
@@ -81,8 +85,8 @@ class FastCodec(Codec):
         return ladder[int(np.argmin(costs))]
 
     @classmethod
-    def _train(cls, sample: Float32s, lists: int, subspaces: int, dim: int, seed: int) -> FastCodec:
-        projection = Projection.fit(sample, dim, seed)
+    def _train(cls, sample: Float32s, lists: int, subspaces: int, axes: Float32s, seed: int) -> FastCodec:
+        projection = Projection.fit(sample, axes, seed)
         projected = projection.apply(sample)
         quantiser: Any = faiss.IndexFlatL2(projection.dim)
         index: Any = faiss.IndexIVFPQFastScan(
@@ -94,7 +98,8 @@ class FastCodec(Codec):
         for parameters_ in (index.cp, index.pq.cp):
             parameters_.seed = seed + 1
             parameters_.min_points_per_centroid = 1
-        index.cp.niter = 8
+        index.cp.niter, index.pq.cp.niter = 8, 12
+        index.pq.cp.max_points_per_centroid = _WORD_ROWS // 16
         index.train(projected)
         return cls(projection, index, Calibration.cautious())
 
@@ -105,12 +110,31 @@ class FastCodec(Codec):
         """The rows that the codes put first: Q depth, padded with -1."""
         given = faiss.SearchParametersIVF()
         given.nprobe = probes
-        if keep is not None:
-            held = parameters(keep)
+        held = parameters(keep)
+        if held is not None:
             given.sel = held.sel
-        _, rows = self._index.search(self._projection.apply_query(queries), depth, params=given)
-        found: Int64s = rows
+        projected = self._projection.apply_query(queries)
+        lists, biases = self._coarse(queries, projected, probes)
+        found = np.empty((len(queries), depth), np.int64)
+        scores = np.empty((len(queries), depth), np.float32)
+        # The Python wrapper takes no parameters here, so the function below it is called.
+        self._index.search_preassigned_c(
+            len(queries),
+            faiss.swig_ptr(projected),
+            depth,
+            faiss.swig_ptr(lists),
+            faiss.swig_ptr(biases),
+            faiss.swig_ptr(scores),
+            faiss.swig_ptr(found),
+            False,
+            given,
+        )
         return found
+
+    def _coarse(self, queries: Float32s, projected: Float32s, probes: int) -> tuple[Int64s, Float32s]:
+        """Which lists to look into, Q P, and what a query's score with each list's centre is, Q P."""
+        shape = (len(queries), 1)
+        return np.zeros(shape, np.int64), np.zeros(shape, np.float32)
 
     def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
         possible = int(self._index.ntotal) if keep is None else len(keep)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tessera.index.codec import Arrays, Codec, Float32s, Int64s, parameters
 from tessera.index.rows import Keep
-from tessera.index.sampling import sample_rows
+from tessera.index.sampling import training_rows
 from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
 from tessera.index.store import DescriptorStore
 
@@ -27,9 +27,10 @@ Bytes = npt.NDArray[np.uint8]
 
 WORDS = 256
 _TRAINING_ROWS = 32768
-_ITERATIONS = 40
-_LEAST_DEPTH = 128
-_MARGIN = 5.0  # standard deviations of the affine score around the score by the words
+_ITERATIONS = 30
+_LEAST_DEPTH = 1024
+_STEP_ROWS = 128
+_MARGIN = 4.0  # standard deviations of the affine score around the score by the words
 
 
 class Pq1Codec(Codec):
@@ -52,7 +53,7 @@ class Pq1Codec(Codec):
 
     @classmethod
     def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> Pq1Codec:
-        sample = store.take(sample_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
+        sample = store.take(training_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
         words, affine = train_words(sample)
         codec = cls(words, affine)
         for _, block in store.blocks():
@@ -89,24 +90,38 @@ class Pq1Codec(Codec):
 
     def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
         possible = self._index.ntotal if keep is None else len(keep)
-        scores = np.full((len(queries), min(k, possible)), -np.inf, dtype=np.float32)
-        rows = np.full((len(queries), min(k, possible)), -1, dtype=np.int64)
+        wanted = min(k, possible)
+        scores = np.full((len(queries), wanted), -np.inf, dtype=np.float32)
+        rows = np.full((len(queries), wanted), -1, dtype=np.int64)
         waiting = np.arange(len(queries))
-        depth = min(max(2 * k, _LEAST_DEPTH), possible)
+        depth = min(max(8 * k, _LEAST_DEPTH), possible)
         while len(waiting):
             rough, found = self._scan(queries[waiting], depth, keep)
-            deeper = []
+            settled = np.ones(len(waiting), dtype=bool)
             for i, q in enumerate(waiting):
-                by_words = self.decode(self._codes()[found[i]]) @ queries[q]
-                order = np.lexsort((found[i], -by_words))[: scores.shape[1]]
-                differences = by_words - rough[i]
-                reach = rough[i].min() + differences.mean() + _MARGIN * differences.std()
-                if depth < possible and reach > by_words[order[-1]]:
-                    deeper.append(q)
-                scores[q], rows[q] = by_words[order], found[i][order]
-            waiting = np.array(deeper, dtype=np.int64)
+                scores[q], rows[q], settled[i] = self._settle(queries[q], rough[i], found[i], wanted)
+            waiting = waiting[~settled] if depth < possible else waiting[:0]
             depth = min(4 * depth, possible)
         return scores, rows
+
+    def _settle(self, query: Float32s, rough: Float32s, found: Int64s, k: int) -> tuple[Float32s, Int64s, bool]:
+        """Score rows by their words from the top of the affine order on, until no row further down can come in.
+
+        Returns scores k, rows k, and whether the list was long enough to be sure.
+        """
+        order = np.argsort(-rough, kind="stable")
+        rough, found = rough[order], found[order]
+        codes, by_words = self._codes(), np.empty(len(found), dtype=np.float32)
+        done, sure = 0, False
+        while done < len(found) and not sure:
+            end = min(max(done + _STEP_ROWS, k), len(found))
+            by_words[done:end] = self.decode(codes[found[done:end]]) @ query
+            done = end
+            differences = by_words[:done] - rough[:done]
+            reach = rough[done - 1] + differences.mean() + _MARGIN * differences.std()
+            sure = reach < np.partition(by_words[:done], done - k)[done - k]
+        chosen = np.lexsort((found[:done], -by_words[:done]))[:k]
+        return by_words[chosen], found[chosen], sure
 
     def _scan(self, queries: Float32s, depth: int, keep: Keep | None) -> tuple[Float32s, Int64s]:
         if len(queries) >= LEAST_BATCH:
@@ -146,6 +161,21 @@ class Pq1Codec(Codec):
         return int(self._index.ntotal * len(self._words) + 2 * self._words.nbytes + self._affine.nbytes)
 
 
+def first_words(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Where the words of sorted values begin: as dense as the cube root of the values' own density.
+
+    That is where the best words of a smooth density lie; from quantiles Lloyd's iteration takes hundreds of rounds.
+    """
+    low, high = values[0], values[-1]
+    if low == high:
+        return np.full(WORDS, low)
+    counts, edges = np.histogram(values, bins=WORDS, range=(low, high))
+    smooth = np.convolve(np.pad(counts.astype(np.float64), 2, mode="edge"), np.full(5, 0.2), mode="valid")
+    mass = np.concatenate([[0.0], np.cumsum(np.cbrt(smooth))])
+    words: npt.NDArray[np.float64] = np.interp((np.arange(WORDS) + 0.5) / WORDS * mass[-1], mass, edges)
+    return words
+
+
 def train_words(sample: Float32s) -> tuple[Float32s, Float32s]:
     """Lloyd's k-means in each of D dimensions of a sample N D: words D 256 ascending, and their affine fit 2 D.
 
@@ -162,7 +192,7 @@ def train_words(sample: Float32s) -> tuple[Float32s, Float32s]:
             words[d] = 0
             continue
         sums = np.concatenate([[0.0], np.cumsum(values)])
-        centres = values[((np.arange(WORDS) + 0.5) / WORDS * len(values)).astype(np.int64)]
+        centres = first_words(values)
         for _ in range(_ITERATIONS):
             edges = np.searchsorted(values, (centres[1:] + centres[:-1]) / 2)
             edges = np.concatenate([[0], edges, [len(values)]])

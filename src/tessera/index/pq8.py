@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tessera.index.codec import Arrays, Codec, Float32s, Int64s
 from tessera.index.rows import Keep
-from tessera.index.sampling import sample_rows
+from tessera.index.sampling import training_rows
 from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
 from tessera.index.store import DescriptorStore
 
@@ -46,7 +46,7 @@ class Pq8Codec(Codec):
         codec = cls(store.dim)
         if len(store) == 0:
             return codec
-        sample = codec._pad(store.take(sample_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32))
+        sample = codec._pad(store.take(training_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32))
         if len(sample) < 256:  # as many words as samples at most: k-means then repeats some
             sample = np.resize(sample, (256, sample.shape[1]))
         codec._pq.cp.seed = seed + 1

@@ -18,6 +18,17 @@ _STEPS = np.float32(2**11)
 _MATRIX_STEPS = np.float32(2**12)
 
 
+def principal_axes(sample: Float32s, count: int) -> Float32s:
+    """The leading directions of a sample N D, count D. On one thread: eigenvectors, too, depend on the threads."""
+    dim = sample.shape[1]
+    with use_threads(1):
+        pca = faiss.PCAMatrix(dim, min(count, dim), 0, False)
+        # Too few rows have no spectrum of their own: repeat them, as FAISS wants more rows than dimensions.
+        pca.train(sample if len(sample) > dim else np.resize(sample, (dim + 1, dim)))
+        axes: Float32s = faiss.vector_to_array(pca.A).reshape(-1, dim)[: pca.d_out]
+    return np.nan_to_num(axes)
+
+
 class Projection:
     """Centre, rotate by PCA to the leading dimensions, and mix those by a random rotation.
 
@@ -33,20 +44,15 @@ class Projection:
         self._shift = offset.astype(np.float32)
 
     @classmethod
-    def fit(cls, sample: Float32s, dim: int, seed: int) -> Projection:
-        """Learn from a sample N D; dim: how many dimensions to keep."""
-        mean = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
+    def fit(cls, sample: Float32s, axes: Float32s, seed: int) -> Projection:
+        """Mix the given axes d D (the first of `principal_axes`), and centre on the mean of the sample N D."""
+        mean = sample.mean(axis=0, dtype=np.float64)
         with use_threads(1):
-            pca = faiss.PCAMatrix(sample.shape[1], min(dim, sample.shape[1]), 0, False)
-            # Too few rows have no spectrum of their own: repeat them, as FAISS wants more rows than dimensions.
-            pca.train(np.resize(sample, (max(len(sample), sample.shape[1] + 1), sample.shape[1])))
-            axes = faiss.vector_to_array(pca.A).reshape(-1, sample.shape[1])[: pca.d_out]
-            mixing = faiss.RandomRotationMatrix(pca.d_out, pca.d_out)
+            mixing = faiss.RandomRotationMatrix(len(axes), len(axes))
             mixing.init(seed + 1)
             matrix = mixing.apply(np.ascontiguousarray(axes.T)).T
-        matrix = np.nan_to_num(matrix)
         rounded = np.rint(matrix * _MATRIX_STEPS).astype(np.int16)
-        centre = np.rint(mean * _STEPS).astype(np.float64)
+        centre = np.rint(mean * _STEPS)
         offset = np.rint((rounded.astype(np.float64) * centre).sum(axis=1)).astype(np.int32)
         return cls(rounded, offset)
 

@@ -22,7 +22,7 @@ from tessera.index.codec import Codec, use_threads
 from tessera.index.files import write_array, write_manifest
 from tessera.index.locks import SharedLock
 from tessera.index.rows import Keep, Rows
-from tessera.index.sampling import sample_rows
+from tessera.index.sampling import held_out_rows
 from tessera.index.store import DescriptorStore, best, contenders, inner_products
 from tessera.index.tail import Tail
 
@@ -33,7 +33,6 @@ TAIL_ROWS = 4096  # a tail of this length costs about a millisecond a query
 DEAD_SHARE = 0.1
 DRIFT_RATIO = 1.25  # a quarter more error than when it was fitted: retraining pays
 _DRIFT_ROWS = 4096
-_ERROR_ROWS = 4096
 _REFIT_ROWS = 50_000
 
 
@@ -47,8 +46,8 @@ class Fitted:
 
 
 def measure_error(codec: Codec, store: DescriptorStore, seed: int) -> float:
-    """The codec's coding error on rows of the store: what later additions are compared with."""
-    return codec.error(store.take(sample_rows(len(store), _ERROR_ROWS, seed)).astype(np.float32))
+    """The codec's coding error on rows that it was not fitted on: what later additions are compared with."""
+    return codec.error(store.take(held_out_rows(len(store), seed)).astype(np.float32))
 
 
 class SearchIndex:

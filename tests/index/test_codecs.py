@@ -1,0 +1,204 @@
+"""The parts of the codecs: words, projection, scans, stores, calibration, drift."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choose_codec
+from tessera.index.calibration import Calibration
+from tessera.index.pq1 import Pq1Codec, train_words
+from tessera.index.pq8 import Pq8Codec
+from tessera.index.projection import Projection, principal_axes
+from tessera.index.rows import Keep, Rows
+from tessera.index.scan import scan_blocks
+from tessera.index.search_index import DRIFT_RATIO
+from tessera.index.store import DescriptorStore, best, inner_products, widen
+
+
+def test_widening_is_exact_for_every_finite_half() -> None:
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)].reshape(-1, 1)
+    assert np.array_equal(widen(finite), finite.astype(np.float32))
+    assert np.array_equal(np.signbit(widen(finite)), np.signbit(finite))
+
+
+def test_a_store_of_segments_is_one_array(gallery: Any) -> None:
+    halves = gallery.astype(np.float16)
+    store = DescriptorStore(64, [halves[:1000], halves[1000:1001]])
+    store.append(halves[1001:])
+    rows = np.array([2999, 0, 1000, 1001, 999, 0])
+    assert np.array_equal(store.take(rows), halves[rows])
+    assert np.array_equal(np.concatenate([block for _, block in store.blocks(700)]), gallery)
+
+
+def test_words_of_one_dimension_are_those_of_lloyd() -> None:
+    values = np.random.default_rng(0).standard_normal((4000, 1)).astype(np.float32)
+    words, affine = train_words(values)
+    assert np.all(np.diff(words[0]) >= 0)
+    nearest = np.abs(values - words[0][None]).argmin(axis=1)
+    means = np.array([values[nearest == i].mean() if (nearest == i).any() else words[0, i] for i in range(256)])
+    assert np.abs(means - words[0]).max() < 0.02
+    ours = np.square(values[:, 0] - words[0][nearest]).mean()
+    peer = faiss.Kmeans(1, 256, niter=40, seed=1, min_points_per_centroid=1)
+    peer.train(values)
+    assert ours <= 1.1 * peer.index.search(values, 1)[0].mean()
+    fitted = affine[0] + affine[1] * nearest / 255
+    assert np.square(fitted - words[0][nearest]).mean() < 0.02
+
+
+def test_pq1_codes_are_the_nearest_words_and_scores_use_them(gallery: Any, queries: Any) -> None:
+    store = DescriptorStore.of(gallery)
+    codec = Pq1Codec.fit(store, seed=0, target_recall=1.0)
+    codes = codec.encode(gallery[:50])
+    words = codec.state()[1]["words"]
+    slow = np.abs(gallery[:50, :, None] - words[None]).argmin(axis=2)
+    decoded = np.take_along_axis(words[None], slow[:, :, None], axis=2)[..., 0]
+    assert np.allclose(codec.decode(codes), decoded, atol=1e-6)
+    everything = codec.decode(codec.encode(gallery))
+    for asked in (queries[:2], queries):  # one query at a time, and as a batch
+        scores, rows = codec.search(asked, 20, None, store)
+        exact = asked @ everything.T
+        assert np.array_equal(np.sort(rows, axis=1), np.sort(np.argsort(-exact, axis=1)[:, :20], axis=1))
+        assert np.allclose(scores, np.take_along_axis(exact, rows, axis=1), atol=1e-5)
+
+
+def test_pq8_scores_are_products_with_the_words(gallery: Any, queries: Any) -> None:
+    store = DescriptorStore.of(gallery[:, :60])  # 60 is no multiple of 8
+    codec = Pq8Codec.fit(store, seed=0, target_recall=1.0)
+    values, arrays = codec.state()
+    assert values == {}
+    assert arrays["codes"].shape == (3000, 8)
+    columns = [arrays["words"][m][arrays["codes"][:, m]] for m in range(8)]
+    decoded = np.concatenate(columns, axis=1)[:, :60]
+    exact = queries[:, :60] @ decoded.T
+    keep = Keep(3000, rows=np.arange(0, 3000, 2))
+    for asked in (slice(0, 3), slice(0, 12)):
+        for kept in (None, keep):
+            scores, rows = codec.search(np.ascontiguousarray(queries[asked, :60]), 10, kept, store)
+            wanted = exact[asked].copy()
+            if kept is not None:
+                wanted[:, 1::2] = -np.inf
+            assert np.allclose(np.sort(scores, axis=1), np.sort(wanted, axis=1)[:, -10:], atol=1e-5)
+            assert np.allclose(scores, np.take_along_axis(wanted, rows, axis=1), atol=1e-5)
+
+
+def test_codes_have_the_papers_bytes_and_five_in_a_hundred_more() -> None:
+    count = 40_000
+    words = np.zeros((128, 256, 8), np.float32)
+    rows = Rows(np.arange(count) * 2)  # ids with gaps, as a gallery has them
+    pq8 = Pq8Codec(1024, words, np.zeros((count, 128), np.uint8))
+    assert (pq8.memory_bytes - words.nbytes + rows.memory_bytes) / count <= 1.05 * 128
+    pq1 = Pq1Codec(np.zeros((1024, 256), np.float32), np.zeros((2, 1024), np.float32))
+    tables = pq1.memory_bytes
+    pq1.append(np.zeros((500, 1024), np.float32))
+    assert (pq1.memory_bytes - tables) / 500 + rows.memory_bytes / count <= 1.05 * 1024
+
+
+def test_a_projection_is_exact_whatever_the_order_of_sums(gallery: Any) -> None:
+    projection = Projection.fit(gallery, principal_axes(gallery, 16), seed=2)
+    projected = projection.apply(gallery)
+    whole = np.rint(gallery.astype(np.float64) * 2**11).astype(np.int64)
+    exact = whole @ projection.matrix.T.astype(np.int64) - projection.offset
+    assert np.array_equal(projected.astype(np.float64) * 2.0**23, exact)
+    assert np.array_equal(projection.apply(gallery[7:8])[0], projected[7])
+    assert np.allclose(projected.mean(axis=0), 0, atol=1e-3)
+    variances = projected.var(axis=0)
+    assert variances.max() < 6 * variances.min()
+    assert variances.sum() == pytest.approx(np.linalg.eigvalsh(np.cov(gallery.T))[-16:].sum(), rel=0.02)
+
+
+def test_a_scan_of_blocks_finds_the_best(gallery: Any, queries: Any) -> None:
+    blocks = [(i, gallery[i : i + 100]) for i in range(0, 3000, 100)]
+    exact = queries @ gallery.T
+    scores, rows = scan_blocks(queries, blocks, 30, None)
+    assert np.allclose(np.sort(scores, axis=1), np.sort(exact, axis=1)[:, -30:], atol=1e-6)
+    assert np.allclose(scores, np.take_along_axis(exact, rows, axis=1), atol=1e-6)
+    _, few = scan_blocks(queries, blocks, 30, Keep(3000, rows=np.array([5, 1700])))
+    assert all(sorted(row) == [-1] * 28 + [5, 1700] for row in few.tolist())
+
+
+def test_rows_find_the_newest_of_equal_ids() -> None:
+    rows = Rows([9, 4, 7, 4, 2**40])
+    assert rows.find(np.array([4, 9, 5, 2**40, -1])).tolist() == [3, 0, -1, 4, -1]
+    rows.bury(np.array([3]))
+    assert rows.find(np.array([4])).tolist() == [-1]
+    assert rows.alive == 4
+    longer = rows.extended(np.array([4, 11]))
+    assert longer.find(np.array([4, 11, 9])).tolist() == [5, 6, 0]
+    assert longer.dead == 1
+
+
+def test_ids_that_run_on_take_no_memory() -> None:
+    running, gaps = Rows(np.arange(80_000) + 7), Rows(np.arange(80_000) * 3)
+    assert running.memory_bytes == 10_000
+    assert gaps.memory_bytes == 4 * 80_000 + 10_000
+    assert running.find(np.array([7, 80_006, 80_007, 6])).tolist() == [0, 79_999, -1, -1]
+
+
+def test_the_best_are_sorted_with_ties_by_id() -> None:
+    scores = np.array([0.5, 0.9, 0.5, 0.5, 0.1] * 5, np.float32)
+    found, ids = best(scores, np.arange(25)[::-1].copy(), 7)
+    assert found.tolist() == pytest.approx([0.9] * 5 + [0.5] * 2)
+    assert ids.tolist() == sorted(ids[:5].tolist()) + sorted(ids[5:].tolist())
+    assert ids[5:].tolist() == [1, 2]
+
+
+def test_exact_scores_do_not_depend_on_their_company(gallery: Any, queries: Any) -> None:
+    together = inner_products(queries[0], gallery)
+    alone = [inner_products(queries[0], gallery[i : i + 1])[0] for i in range(0, 3000, 97)]
+    assert np.array_equal(together[::97], np.array(alone))
+    assert np.array_equal(inner_products(queries[0], gallery.astype(np.float16)), together)
+
+
+def test_depths_grow_with_k() -> None:
+    calibration = Calibration(depth_10=100, depth_100=1000, probes=8, recall=0.99)
+    assert [calibration.depth_for(k) for k in (1, 10, 55, 100, 250)] == [100, 100, 550, 1000, 2500]
+    assert Calibration.from_values(calibration.to_values()) == calibration
+
+
+@pytest.mark.parametrize("codec", ["fast", "ivf"])
+def test_coded_search_reaches_its_recall(codec: str, gallery: Any, queries: Any, slow_search: Any) -> None:
+    ids = np.arange(3000)
+    index = build_index(codec, ids, gallery, target_recall=0.98)
+    for asked in (queries, queries[:1]):
+        scores, found = index.search(asked, 100)
+        slow_scores, truth = slow_search(gallery, ids, asked, 100)
+        assert np.mean([np.isin(a, b).mean() for a, b in zip(truth, found, strict=True)]) >= 0.95
+        assert np.mean([np.isin(a[:10], b[:10]).mean() for a, b in zip(truth, found, strict=True)]) >= 0.98
+        assert np.allclose(scores[:, 0], slow_scores[:, 0], atol=1e-6)
+    assert index.describe()["settings"]["recall"] >= 0.98
+
+
+def test_drift_is_one_on_the_same_kind_and_more_on_another(make_descriptors: Any) -> None:
+    index = build_index("pq8", np.arange(3000), make_descriptors(3000, 64, seed=1))
+    assert index.drift() == 1.0
+    index.add(np.arange(1000) + 5000, make_descriptors(1000, 64, seed=6))
+    assert index.drift() < DRIFT_RATIO
+    strange = np.random.default_rng(0).standard_normal((1000, 64)).astype(np.float32)
+    index.add(np.arange(1000) + 9000, strange / np.linalg.norm(strange, axis=1, keepdims=True))
+    assert index.drift() > DRIFT_RATIO
+
+
+def test_a_codec_fitted_on_a_handful_is_fitted_again(gallery: Any) -> None:
+    for codec in ("pq8", "fast"):
+        index = build_index(codec, np.arange(20), gallery[:20])
+        index.add(np.arange(20, 3000), gallery[20:])
+        index.maintain(force=True)
+        fresh = build_index(codec, np.arange(3000), gallery)
+        assert index.size == 3000
+        assert np.array_equal(index.search(gallery[:3], 5)[1], fresh.search(gallery[:3], 5)[1])
+
+
+def test_auto_goes_by_size() -> None:
+    assert [choose_codec(n) for n in (0, FLAT_ROWS, FLAT_ROWS + 1, FAST_ROWS, FAST_ROWS + 1)] == [
+        "flat",
+        "flat",
+        "fast",
+        "fast",
+        "ivf",
+    ]
+    assert list(CODECS) == ["flat", "pq1", "pq8", "fast", "ivf"]
