@@ -54,3 +54,8 @@ class Describer:
         from tessera.extract.ray import RayExtractor
 
         return RayExtractor(self.bundle, address=ray)
+
+    def release(self) -> None:
+        """Let go of the network's memory; it is opened again when it is needed."""
+        with self._lock:
+            self._extractor = None

@@ -183,6 +183,8 @@ class FaissEngine:
             if not save:
                 return _View(index, current, max(count, SAVE_AFTER))
             self._write(index, current)
+            if self._view is None:
+                return None  # nobody has searched here: a command that only indexes need not open it
             # Opened again, so that searches read the file that was saved and not the one that is about to go.
             return _View(load_index(self.index_dir), current, 0)
 
@@ -191,12 +193,16 @@ class FaissEngine:
         if view is not None and view.unsaved >= SAVE_AFTER:
             self._write(view.index, view.state)
             self._view = _View(view.index, view.state, 0)
-            self._trim(catalog)
+        self._trim(catalog)
 
     def _trim(self, catalog: Catalog) -> None:
-        if self._view is not None:
+        """Forget the removals that the saved index knows, once after each saving."""
+        state = self._stored_state()
+        with catalog.read() as snapshot:
+            trimmed_to = int(snapshot.setting("removals_since", 0))
+        if state is not None and trimmed_to < state.generation:
             with catalog.write() as batch:
-                batch.trim_removals(self._view.state.generation)
+                batch.trim_removals(state.generation)
 
     def _write(self, index: SearchIndex, state: State) -> None:
         index.save(self.index_dir)

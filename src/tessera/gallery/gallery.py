@@ -33,6 +33,7 @@ from tessera.gallery.store import Store, absolute_engine
 
 __all__ = ["CheckReport", "Gallery", "Hit", "IndexProgress", "IndexReport", "Problem", "Record", "SearchResult"]
 
+_MANY = 1000
 PathOrId = str | os.PathLike[str] | int
 LOCAL_RERANKINGS = ("sp", "dsm", "lightglue")
 RERANK_DEPTH = 100
@@ -110,6 +111,8 @@ class Gallery:
             finally:
                 differing.close()
             self._store.settle_codec()
+            if report.added + report.changed >= _MANY:
+                self.describer.release()  # an index of many is about to be made: not both in memory at once
             if rebuild and not switched:
                 self._store.engine.rebuild(self._catalog)
             self._store.engine.refresh(self._catalog, writing=True)

@@ -140,7 +140,7 @@ class Store:
 
     def refresh(self) -> None:
         """Let the engine catch up with the catalogue before a search."""
-        if self.catalog.generation() == self._refreshed:
+        if self.catalog.generation() == self._refreshed and self.engine.size > 0:
             return
         if self._reload == "background" and self.engine.size > 0:
             if self._reloading.acquire(blocking=False):
