@@ -1,0 +1,166 @@
+"""The table of `lite`: verified views on landmarks that training never saw, against poolings of the same backbone.
+
+    python scripts/lite/measure_lite.py BUNDLE... --photos PHOTOS --role test --sizes 192 256 320 384 -o table.json
+
+Queries are the photos with a verified partner; positives the rest of its component; other photos of its landmark are
+junk. The gallery is every photo of the role and, for test, of the val landmarks. Poolings are taken from the bare
+ImageNet backbone, plain and with PCA whitening fitted on every third photo of the train landmarks at the same size.
+A second figure counts by name. Bundles must share the frozen first blocks: those are computed once for all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cache import Trained, frozen_session, normalise
+from numpy.typing import NDArray
+from photos import Photo, read_components, read_photos
+from torch import Tensor
+from torch.nn import functional as F
+
+from tessera.data.images import load_benchmark
+from tessera.evaluate.protocol import average_precision
+from tessera.models.bundle import Bundle
+from tessera.models.export import load_network
+from tessera.models.pooling import pool_crow, pool_gem, pool_mac, pool_spoc
+from tessera.models.rmac import pool_regions
+
+CUT = 14
+BATCH = 8
+Array = NDArray[np.float32]
+
+
+def pool_rmac(maps: Tensor) -> Tensor:
+    return F.normalize(pool_regions(maps, pool_mac), dim=-1).sum(dim=1)
+
+
+POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "SPoC": pool_spoc,
+    "GeM": pool_gem,
+    "MAC": pool_mac,
+    "CroW": pool_crow,
+    "R-MAC": pool_rmac,
+}
+# Components kept and power of the eigenvalues (0.5 whitens wholly). All are tried; the best on val is the rival.
+WHITENINGS = {"PCA 1024": (1024, 0.5), "PCA 512": (512, 0.5), "PCA 256": (256, 0.5), "PCA 512 half": (512, 0.25)}
+
+
+def batches(photos: Sequence[Photo], size: int) -> Iterator[tuple[list[int], NDArray[np.uint8]]]:
+    """Photos of equal shape together: their numbers and B H W 3."""
+    waiting: dict[tuple[int, ...], list[tuple[int, NDArray[np.uint8]]]] = defaultdict(list)
+    for number, photo in enumerate(photos):
+        picture = np.asarray(load_benchmark(photo.path, size=size))
+        group = waiting[picture.shape]
+        group.append((number, picture))
+        if len(group) == BATCH:
+            yield [n for n, _ in group], np.stack([p for _, p in group])
+            group.clear()
+    for group in waiting.values():
+        if group:
+            yield [n for n, _ in group], np.stack([p for _, p in group])
+
+
+@torch.inference_mode()
+def describe(photos: Sequence[Photo], size: int, bundles: Sequence[Path]) -> dict[str, Array]:
+    """Descriptors N D of every pooling and every bundle."""
+    session, backbone = frozen_session(CUT)
+    bare = Trained(backbone, CUT).eval()
+    networks = {str(path): load_network(Bundle.open(path)) for path in bundles}
+    tails = {name: Trained(network.backbone, CUT).eval() for name, network in networks.items()}
+    results: dict[str, list[tuple[int, Array]]] = defaultdict(list)
+    for numbers, pictures in batches(photos, size):
+        output: Any = session.run(None, {"images": normalise(pictures, backbone)})[0]  # type: ignore[attr-defined]
+        frozen = torch.from_numpy(output)
+        rows = {name: pool(bare(frozen)) for name, pool in POOLINGS.items()}
+        rows |= {name: networks[name].head.describe(tail(frozen)) for name, tail in tails.items()}
+        for name, descriptors in rows.items():
+            results[name] += zip(numbers, F.normalize(descriptors, dim=1).numpy(), strict=True)
+    return {
+        name: np.stack([row for _, row in sorted(pairs, key=lambda pair: pair[0])]) for name, pairs in results.items()
+    }
+
+
+def whiten(fitted_on: Array, descriptors: Array, dim: int, power: float) -> Array:
+    mean = fitted_on.mean(axis=0)
+    values, vectors = np.linalg.eigh(np.cov((fitted_on - mean).T.astype(np.float64)))
+    strongest = np.argsort(-values)[: min(dim, len(fitted_on) - 1)]
+    matrix = vectors[:, strongest] / np.maximum(values[strongest], 1e-9 * values.max()) ** power
+    projected = (descriptors - mean) @ matrix
+    return (projected / np.linalg.norm(projected, axis=1, keepdims=True)).astype(np.float32)
+
+
+def score(
+    descriptors: Array, photos: Sequence[Photo], components: Sequence[Sequence[str]], role: str
+) -> dict[str, float]:
+    """Mean average precision in percent: verified, by name, and verified for objects and areas apart."""
+    component = {photo: number for number, ids in enumerate(components) for photo in ids}
+    groups = np.array([component.get(photo.id, -1) for photo in photos])
+    landmarks = np.array([photo.landmark for photo in photos])
+    figures: dict[str, list[float]] = defaultdict(list)
+    for query, photo in enumerate(photos):
+        if photo.role != role:
+            continue
+        order = np.argsort(-(descriptors @ descriptors[query]), kind="stable")
+        order = order[order != query]
+        same_name = landmarks[order] == photo.landmark
+        figures["name"].append(average_precision(np.flatnonzero(same_name), int(same_name.sum())))
+        if groups[query] >= 0:
+            same_view = groups[order] == groups[query]
+            kept = same_view[same_view | ~same_name]
+            precision = average_precision(np.flatnonzero(kept), int(kept.sum()))
+            figures["verified"].append(precision)
+            figures[photo.kind].append(precision)
+    return {key: round(100 * float(np.mean(values)), 2) for key, values in figures.items()} | {
+        "queries": len(figures["verified"])
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundles", type=Path, nargs="*")
+    parser.add_argument("--photos", type=Path, required=True)
+    parser.add_argument("--components", type=Path, default=Path("experiments/lite/components.csv"))
+    parser.add_argument("--role", choices=["val", "test"], default="val")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[192, 256, 320, 384])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    everything = read_photos(options.photos)
+    components = read_components(options.components)
+    shown = [
+        photo for photo in everything if photo.role == options.role or (photo.role, options.role) == ("val", "test")
+    ]
+    training = [photo for photo in everything if photo.role == "train"][::3]
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for size in options.sizes:
+        begin = time.time()
+        descriptors = describe(shown, size, options.bundles)
+        fitted_on = describe(training, size, [])
+        rows = {name: score(values, shown, components, options.role) for name, values in descriptors.items()}
+        for pooling in POOLINGS:
+            for name, (dim, power) in WHITENINGS.items():
+                whitened = whiten(fitted_on[pooling], descriptors[pooling], dim, power)
+                rows[f"{pooling} {name}"] = score(whitened, shown, components, options.role)
+        for bundle in map(str, options.bundles):
+            for dim in (512, 256):
+                short = descriptors[bundle][:, :dim]
+                short = short / np.linalg.norm(short, axis=1, keepdims=True)
+                rows[f"{bundle} first {dim}"] = score(short, shown, components, options.role)
+        table[str(size)] = rows
+        options.output.write_text(json.dumps(table, indent=1) + "\n")
+        print(f"{size} px: {time.time() - begin:.0f} s", flush=True)
+        for name, figures in rows.items():
+            print(f"  {name:40s} {figures}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
