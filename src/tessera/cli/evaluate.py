@@ -26,6 +26,7 @@ Size = Annotated[int | None, typer.Option(help="Longer side in pixels; the model
 Scales = Annotated[str | None, typer.Option(help="Such as 1/sqrt2,1,sqrt2; the model's own by default.")]
 Expand = Annotated[str | None, typer.Option(help="aqe or diffusion.")]
 Rerank = Annotated[str | None, typer.Option(help="global, sp, dsm or lightglue.")]
+Local = Annotated[str | None, typer.Option(help="Local features of --rerank sp: sift, xfeat, ..., or a local bundle.")]
 Augment = Annotated[bool, typer.Option("--augment", help="Join each gallery descriptor with its neighbours first.")]
 Runtime = Annotated[str, typer.Option(help="onnx or torch.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -49,6 +50,7 @@ def _revisited(
     query: Query = "box",
     expand: Expand = None,
     rerank: Rerank = None,
+    local: Local = None,
     augment: Augment = False,
     runtime: Runtime = "onnx",
     device: Device = "auto",
@@ -67,6 +69,7 @@ def _revisited(
         "query": query,
         "expand": expand,
         "rerank": rerank,
+        "local": local,
         "augment": augment,
         "runtime": runtime,
         "device": device,
@@ -105,6 +108,7 @@ def folder(
     query: Query = "box",
     expand: Expand = None,
     rerank: Rerank = None,
+    local: Local = None,
     augment: Augment = False,
     runtime: Runtime = "onnx",
     device: Device = "auto",
@@ -130,6 +134,7 @@ def folder(
         "query": query,
         "expand": expand,
         "rerank": rerank,
+        "local": local,
         "augment": augment,
         "runtime": runtime,
         "device": device,

@@ -24,6 +24,7 @@ from tessera.cli import (
     search,
     serve,
     stats,
+    system,
     train,
 )
 from tessera.errors import TesseraError
@@ -67,6 +68,7 @@ app.command("embed")(embed.embed)
 app.command("models", epilog=models.EXAMPLE)(models.models)
 app.command("convert", epilog=convert.EXAMPLE)(convert.convert)
 app.add_typer(evaluate.evaluate)
+app.add_typer(system.system)
 app.add_typer(bench.bench)
 
 

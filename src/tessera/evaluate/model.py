@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from tessera.data.benchmark import Benchmark
 from tessera.errors import UsageError
 from tessera.evaluate.cache import default_cache_dir
-from tessera.evaluate.refinement import LOCAL, Refinement, rank_refined
-from tessera.evaluate.run import Progress, Ranker, Run, RunConfig, run_benchmark
+from tessera.evaluate.ranking import EXACT, rank_by_index, rank_exactly
+from tessera.evaluate.refinement import LOCAL, Refinement, rank_refined, rerank_heads
+from tessera.evaluate.run import IntArray, Progress, Ranker, Run, RunConfig, run_benchmark, run_system
 
 
 def evaluate_model(
@@ -22,29 +25,99 @@ def evaluate_model(
     query: Literal["box", "whole"] = "box",
     expand: str | None = None,
     rerank: str | None = None,
+    local: str | None = None,
     augment: bool = False,
     runtime: str = "onnx",
     device: str = "auto",
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Run a benchmark with a bundle, given as the command line gives it."""
+    """Run a benchmark with a bundle or a system, given as the command line gives it."""
     from tessera.extract.extractor import Extractor
     from tessera.extract.scales import parse_scales
+    from tessera.local.system import system_file
 
     refinement = Refinement(expand, rerank, augment)
-    if rerank in LOCAL:
-        raise UsageError(f"--rerank {rerank} needs local features, which {model} does not have. Use --rerank global.")
+    cache_dir = cache_dir or default_cache_dir()
+    if system_file(model) is not None:
+        if size is not None or scales is not None:
+            raise UsageError(
+                "a system has its own size and scales: change them in its file, not with --size, --scales."
+            )
+        return evaluate_system(
+            benchmark, model, codec=codec, query=query, refinement=refinement, cache_dir=cache_dir, progress=progress
+        )
     extractor = Extractor(
         model, runtime=runtime, device=device, size=size, scales=parse_scales(scales) if scales else None
     )
     details: dict[str, Any] = {"size": extractor.size, "scales": list(extractor.scales)}
     details |= {"expand": expand, "rerank": rerank, "augment": augment} if not refinement.is_plain else {}
-    config = RunConfig(query=query, codec=codec, cache_dir=cache_dir or default_cache_dir(), details=details)
-    ranker: Ranker | None = None
-    if not refinement.is_plain:
+    if rerank in LOCAL:
+        details["rerank"] = rerank
+    config = RunConfig(query=query, codec=codec, cache_dir=cache_dir, details=details)
+    reranker = None
+    if rerank in LOCAL:
+        from tessera.local.rerank import open_reranker
 
-        def ranker(benchmark: Benchmark, gallery: Any, queries: Any) -> Any:
-            return rank_refined(refinement, codec, benchmark, gallery, queries, seed=config.seed)
-
+        reranker = open_reranker(str(rerank), extractor=local, model=model)
+    ranker = _choose_ranker(refinement, config, reranker)
     return run_benchmark(benchmark, extractor, extractor.bundle.card.name, config, ranker=ranker, progress=progress)
+
+
+def evaluate_system(
+    benchmark: Benchmark,
+    path: str,
+    *,
+    codec: str,
+    query: Literal["box", "whole"],
+    refinement: Refinement,
+    cache_dir: Path,
+    progress: Progress | None = None,
+) -> Run:
+    """Run a benchmark with a system of local features. `sp` re-ranks with the system's own."""
+    from tessera.evaluate.local import DescribingSystem, InvertedFileSystem
+    from tessera.local.rerank import open_reranker
+    from tessera.local.system import System
+
+    system = System.open(path)
+    kind = refinement.rerank or system.config.rerank or None
+    if kind not in (None, "sp") or refinement.expand or refinement.augment:
+        raise UsageError(f"{system.name} is a system of local features: --rerank sp is all that goes with it.")
+    reranker = None if kind is None else open_reranker(kind, extractor=system.extractor)
+    details: dict[str, Any] = {"size": system.config.size, "system": system.config.kind, "rerank": kind}
+    config = RunConfig(query=query, codec=codec, cache_dir=cache_dir, details=details)
+    if system.config.kind in ("vlad", "tokens"):
+        ranker = _choose_ranker(Refinement(), config, reranker)
+        return run_benchmark(
+            benchmark, DescribingSystem(system, cache_dir), system.name, config, ranker=ranker, progress=progress
+        )
+    tell = progress or (lambda *_: None)
+    ranking = InvertedFileSystem(
+        system, cache_dir, reranker=reranker, advance=lambda done, total: tell("extracting features", done, total)
+    )
+    run = run_system(benchmark, ranking, config, progress=progress)
+    measured = {**run.result.details, "bytes_an_image": round(ranking.bytes_an_image)}
+    return replace(run, result=replace(run.result, details=measured))
+
+
+def _choose_ranker(refinement: Refinement, config: RunConfig, reranker: Any) -> Ranker | None:
+    """How descriptors become rankings: plainly, after expansion or global re-ranking, and then by local features."""
+    if refinement.is_plain and reranker is None:
+        return None
+
+    def rank(benchmark: Benchmark, gallery: Any, queries: Any) -> Iterator[IntArray]:
+        if not refinement.is_plain:
+            rankings = rank_refined(refinement, config.codec, benchmark, gallery, queries, seed=config.seed)
+        elif config.codec == EXACT:
+            rankings = rank_exactly(gallery, queries)
+        else:
+            rankings = rank_by_index(config.codec, gallery, queries, seed=config.seed)
+        if reranker is None:
+            return rankings
+        from tessera.evaluate.local import BenchmarkFeatures, rescore_locally
+
+        boxes = benchmark.boxes if config.query == "box" else (None,) * len(benchmark.queries)
+        features = BenchmarkFeatures(reranker.extractor, config.cache_dir, reranker.size)
+        return rerank_heads(rankings, rescore_locally(reranker, features, benchmark, boxes))
+
+    return rank

@@ -48,7 +48,7 @@ def find_maxima(maps: Array, config: DsmConfig) -> tuple[npt.NDArray[np.int16], 
 
     Returns channels N, positions N 2 in cells (x, y), strengths N; strongest first.
     """
-    channels, height, width = maps.shape
+    _, height, width = maps.shape
     padded = np.pad(maps, ((0, 0), (1, 1), (1, 1)))
     windows = np.stack([padded[:, y : y + height, x : x + width] for y in range(3) for x in range(3)])  # 9 C H W
     peaks = maps.max(axis=(1, 2))  # C

@@ -61,6 +61,10 @@ class InvertedFile:
     def __len__(self) -> int:
         return int(self._alive.sum())
 
+    def search_ids(self) -> npt.NDArray[np.int64]:
+        """The images that a search may find: those that have a word and were not removed."""
+        return self._ids[self._alive]
+
     @property
     def num_entries(self) -> int:
         return sum(len(segment.slots) for segment in self._segments)

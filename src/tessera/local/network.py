@@ -42,7 +42,7 @@ def select_strongest(maps: Sequence[dict[str, npt.NDArray[Any]]], scales: Sequen
     maps: for each scale `features` 1 S D, `strengths` 1 S and `positions` 1 S 2, as a local network gives them.
     """
     strengths = np.concatenate([outputs["strengths"][0] for outputs in maps]).astype(np.float32)
-    strengths /= max(float(strengths.max(initial=0.0)), np.finfo(np.float32).tiny)
+    strengths /= max(float(strengths.max(initial=0.0)), 1e-30)
     sizes = [outputs["features"].shape[1] for outputs in maps]
     order = np.argsort(-strengths, kind="stable")[:count]
     return SelectedCells(

@@ -40,13 +40,16 @@ class RefinementBlock(nn.Module):
             )
             self.cross_norm = nn.LayerNorm(channels)
 
-    def forward(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        """tokens: B L C; features: B S C. Returns B L C and the weights B N L S of the cross-attention, if any."""
+    def forward(self, tokens: Tensor, features: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """tokens: B L C; features: B S C; mask: B 1 1 S, True where there is a feature.
+
+        Returns B L C and the weights B N L S of the cross-attention, if any.
+        """
         weights = None
         if self.self_attention is not None:
             branch, _ = self.self_attention(tokens, tokens)
             tokens = tokens + cast(Tensor, self.self_norm(branch))
         if self.cross_attention is not None:
-            branch, weights = self.cross_attention(tokens, features)
+            branch, weights = self.cross_attention(tokens, features, mask)
             tokens = tokens + cast(Tensor, self.cross_norm(branch))
         return tokens, weights

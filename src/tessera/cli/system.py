@@ -1,0 +1,64 @@
+"""`tessera system`: build and show systems of local features."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tessera.cli.options import JsonOption
+from tessera.cli.output import say
+
+system = typer.Typer(
+    name="system",
+    help="Systems of local features (ASMK*, VLAD): build one from pictures; it then stands where a bundle may.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@system.command(
+    "build",
+    epilog="Example: tessera system build photos/ -o sift-asmk --extractor sift --kind asmk --words 4096",
+)
+def build(
+    images: Annotated[Path, typer.Argument(help="A folder of pictures to fit the words to; never the test set.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The system's folder.")],
+    recipe: Annotated[
+        Path | None, typer.Option(help="A .toml with the system's keys; options are laid over it.")
+    ] = None,
+    extractor: Annotated[
+        str | None, typer.Option(help="sift, hesaff-rsift, xfeat, disk, or the folder of a local bundle.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="asmk, rasmk or vlad.")] = None,
+    words: Annotated[int | None, typer.Option(help="Words of the codebook.")] = None,
+    count: Annotated[int | None, typer.Option(help="Local features of an image.")] = None,
+    size: Annotated[int | None, typer.Option(help="Longer side in pixels.")] = None,
+    regions: Annotated[str | None, typer.Option(help="rasmk: a JSON of boxes, or a model with tokens.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the order of pictures and of k-means.")] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Fit the words of a system to a folder of pictures and write it."""
+    import numpy as np
+
+    from tessera.config import from_mapping, to_mapping
+    from tessera.data.folder import list_images
+    from tessera.errors import UsageError
+    from tessera.local.system import SystemConfig, build_system, read_config
+
+    files = list_images(images) if images.is_dir() else []
+    if not files:
+        raise UsageError(f"{images} is not a folder with pictures.")
+    given = {"extractor": extractor, "kind": kind, "words": words, "count": count, "size": size, "regions": regions}
+    base = {} if recipe is None else to_mapping(read_config(recipe))
+    values = {**base, "name": output.name, **{key: value for key, value in given.items() if value is not None}}
+    order = np.random.default_rng(seed).permutation(len(files))
+    made = build_system(
+        from_mapping(SystemConfig, values), (images / files[i] for i in order), output, seed=seed, say=say
+    )
+    if json:
+        print(json_module.dumps({"system": str(output), "fingerprint": made.fingerprint, **to_mapping(made.config)}))
+    else:
+        print(f"{output}: {made.config.kind} over {made.extractor.name}, {made.config.words} words")

@@ -1,0 +1,201 @@
+"""Local features in an evaluation: systems that rank by them, and the best of a ranking looked at again with them.
+
+Features are kept in the cache by content, box and extractor, so a second run or another kernel extracts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.config import fingerprint
+from tessera.data.benchmark import Benchmark, IntArray
+from tessera.data.ground_truth import Box
+from tessera.data.images import load_benchmark
+from tessera.errors import ConfigError, DataError, ImageError
+from tessera.evaluate.cache import HashCache, cache_key
+from tessera.extract.runtime import default_threads
+from tessera.local.features import LocalExtractor, LocalFeatures
+from tessera.local.inverted_file import InvertedFile
+from tessera.local.regions import Region, aggregate_regions, join_aggregates
+from tessera.local.rerank import Reranker, order_candidates
+from tessera.local.store import FeatureStore
+from tessera.local.system import System
+
+_KEPT = 4096  # images whose features stay in memory
+
+
+class BenchmarkFeatures:
+    """The local features of pictures, from the cache where it has them; loaded as the benchmarks' own code does."""
+
+    def __init__(self, extractor: LocalExtractor, cache_dir: Path, size: int) -> None:
+        self.extractor, self.size = extractor, size
+        self._store = FeatureStore(cache_dir / "local" / "features.sqlite")
+        self._hashes = HashCache(cache_dir)
+        self._key = fingerprint(extractor.fingerprint, size)
+        self._memory: dict[str, LocalFeatures] = {}
+
+    def get(self, path: Path, box: Box | None = None) -> LocalFeatures:
+        key = cache_key(self._hashes.hash_files([path])[0], box)
+        if key in self._memory:
+            return self._memory[key]
+        features = self._store.get_many(self._key, [key]).get(key)
+        if features is None:
+            try:
+                image = load_benchmark(path, size=self.size, box=box)
+            except ImageError as error:
+                raise DataError(f"{path} cannot be read: {error}") from error
+            features = self.extractor.extract(image)
+            self._store.put(self._key, key, features)
+        while len(self._memory) >= _KEPT:
+            self._memory.pop(next(iter(self._memory)))
+        self._memory[key] = features
+        return features
+
+    def close(self) -> None:
+        self._store.close()
+        self._hashes.close()
+
+
+def rescore_locally(
+    reranker: Reranker, features: BenchmarkFeatures, benchmark: Benchmark, boxes: Sequence[Box | None]
+) -> Callable[[int, IntArray], npt.NDArray[np.floating]]:
+    """New scores of a query's best: the inliers; equal ones keep their order, which is that of the global scores."""
+
+    def rescore(query: int, ids: IntArray) -> npt.NDArray[np.floating]:
+        asked = features.get(benchmark.queries[query], boxes[query])
+        candidates = [features.get(benchmark.gallery[i]) for i in ids]
+        return reranker.count_inliers(asked, candidates, threads=default_threads()).astype(np.float64)
+
+    return rescore
+
+
+class InvertedFileSystem:
+    """ASMK* or R-ASMK* over a benchmark: what `run_system` wants. Re-ranks by `sp` if the system says so."""
+
+    def __init__(
+        self, system: System, cache_dir: Path, *, reranker: Reranker | None = None, advance: Callable[[int, int], None]
+    ) -> None:
+        self.system, self.reranker = system, reranker
+        self._features = BenchmarkFeatures(system.extractor, cache_dir, system.config.size)
+        self._advance = advance
+        self.index = InvertedFile(system.codebook, system.config.kernel)
+
+    @property
+    def name(self) -> str:
+        return self.system.name
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.system.fingerprint, self.reranker.name if self.reranker else "")
+
+    def rank(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> Iterator[IntArray]:
+        self._fill(benchmark)
+        empty = np.setdiff1d(np.arange(len(benchmark.gallery)), self.index.search_ids())
+        for query, path in enumerate(benchmark.queries):
+            features = self._features.get(path, boxes[query])
+            ids, scores = self.index.search(features.descriptors)
+            ranking = np.concatenate([ids, empty]).astype(np.int64)  # images without any feature come last
+            if self.reranker is not None:
+                head = ranking[: self.system.config.depth]
+                candidates = [self._features.get(benchmark.gallery[i]) for i in head]
+                inliers = self.reranker.count_inliers(features, candidates, threads=default_threads())
+                padded = np.concatenate([scores, np.full(len(empty), -np.inf)])[: len(head)]
+                ranking = np.concatenate([head[order_candidates(inliers, padded)], ranking[len(head) :]])
+            yield ranking
+
+    def _fill(self, benchmark: Benchmark) -> None:
+        config = self.system.config
+        find_regions = open_regions(self.system) if config.kind == "rasmk" else None
+        batch: list[Any] = []
+        for image, path in enumerate(benchmark.gallery):
+            self._advance(image + 1, len(benchmark.gallery))
+            features = self._features.get(path)
+            if not len(features):
+                continue
+            if find_regions is None:
+                batch.append((np.full(len(features), image, np.int64), features.descriptors))
+            else:
+                batch.append(
+                    aggregate_regions(
+                        self.system.codebook,
+                        features.descriptors,
+                        features.positions / np.maximum(features.image_size, 1),
+                        find_regions(path),
+                        image_id=image,
+                        nearest=config.kernel.db_assignment,
+                        binary=config.kernel.binary,
+                    )
+                )
+        if not batch:
+            raise DataError(f"no image of {benchmark.name} has a local feature: there is nothing to rank.")
+        if find_regions is None:
+            self.index.add(np.concatenate([ids for ids, _ in batch]), np.concatenate([rows for _, rows in batch]))
+        else:
+            self.index.add_aggregate(join_aggregates(batch))
+
+    @property
+    def bytes_an_image(self) -> float:
+        return self.index.num_bytes / max(len(self.index), 1)
+
+
+def open_regions(system: System) -> Callable[[Path], Sequence[Region]]:
+    """Regions of a picture: from a file of boxes, or where the tokens of a global model look."""
+    name = system.config.regions
+    beside = system.folder / name
+    if name.endswith(".json"):
+        try:
+            boxes = json.loads(beside.read_text(encoding="utf-8"))
+            known = {str(key): [tuple(map(float, box)) for box in value] for key, value in boxes.items()}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"the regions {beside} cannot be read: {error}. A JSON of file names with lists of x0, y0, x1, y1."
+            ) from error
+        return lambda path: [box for box in known.get(path.name, []) if len(box) == 4]
+    if not name:
+        raise ConfigError(f"the system {system.name} is of kind rasmk and names no regions: a .json, or a model.")
+    from tessera.explain.explanation import explain_image
+    from tessera.extract.extractor import Extractor
+
+    extractor = Extractor(str(beside) if beside.is_dir() else name)
+
+    def look(path: Path) -> Sequence[Region]:
+        explained = explain_image(extractor, load_benchmark(path, size=extractor.size))
+        return explained.boxes
+
+    return look
+
+
+class DescribingSystem:
+    """VLAD or tokens: one descriptor an image from its local features; stands where an `Extractor` does."""
+
+    def __init__(self, system: System, cache_dir: Path) -> None:
+        from tessera.local.describe import open_aggregator
+
+        self.system = system
+        self._describe, self.dim = open_aggregator(system)
+        self._features = BenchmarkFeatures(system.extractor, cache_dir, system.config.size)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.system.fingerprint
+
+    def extract(
+        self, sources: Iterable[Any], *, boxes: Iterable[Box | None] | None = None, loader: str = "benchmark"
+    ) -> Iterator[Any]:
+        from tessera.extract.pipeline import Extraction
+
+        assert loader == "benchmark"
+        given = list(sources)
+        cuts = list(boxes) if boxes is not None else [None] * len(given)
+        for path, box in zip(given, cuts, strict=True):
+            try:
+                features = self._features.get(Path(path), box)
+                yield Extraction(path, self._describe(features), None, *features.image_size)
+            except DataError as error:
+                yield Extraction(path, None, error, 0, 0)
