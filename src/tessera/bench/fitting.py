@@ -39,6 +39,7 @@ def fit_descriptors(descriptors: Float32s, *, model: str, fingerprint: str) -> F
         slope, level = np.polyfit(np.log(at + 1), np.log(eigenvalues[at].clip(min=1e-12)), 1)
         rest = np.arange(trusted, dim)
         eigenvalues[rest] = np.exp(level + slope * np.log(rest + 1))
+    eigenvalues = np.minimum.accumulate(eigenvalues)
     cosines = descriptors @ descriptors.T
     np.fill_diagonal(cosines, -1)
     quantiles = np.quantile(cosines.max(axis=1), np.linspace(0, 1, _QUANTILES))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import faiss
@@ -82,6 +83,18 @@ def use_threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def for_each(work: Callable[[int], None], count: int) -> None:
+    """Do work(0) .. work(count - 1), on as many threads as FAISS may use here; numpy lets them run side by side."""
+    threads = min(faiss.omp_get_max_threads(), count)
+    if threads <= 1:
+        for i in range(count):
+            work(i)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, range(count)):
+            pass
 
 
 def parameters(keep: Keep | None) -> Any:

@@ -13,11 +13,11 @@ import faiss
 import numpy as np
 
 from tessera.index.calibration import Calibration, calibrate
-from tessera.index.codec import Arrays, Codec, Float32s, Int64s, parameters
+from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
 from tessera.index.projection import Projection, principal_axes
 from tessera.index.rows import Keep
 from tessera.index.sampling import training_rows
-from tessera.index.store import BLOCK_ROWS, DescriptorStore, inner_products
+from tessera.index.store import BLOCK_ROWS, DescriptorStore, score_rows
 
 _TRAINING_ROWS = 32768
 _WORD_ROWS = 16384  # 16 words a subspace need no more
@@ -144,9 +144,12 @@ class FastCodec(Codec):
         else:
             rows = self.rough(queries, depth, self._probes(k, keep), keep)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-        for q, query in enumerate(queries):
+
+        def score(q: int) -> None:
             found = rows[q] >= 0
-            scores[q, found] = inner_products(query, store.take(rows[q, found]))
+            scores[q, found] = score_rows(queries[q], rows[q, found], store)
+
+        for_each(score, len(queries))
         return scores, rows
 
     def _probes(self, k: int, keep: Keep | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import faiss
@@ -13,6 +14,7 @@ from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
 from tessera.index.store import ROUNDING, DescriptorStore, inner_products
 
 _SLACK = 16
+_FILL_ROWS = 1024
 
 
 class FlatCodec(Codec):
@@ -22,14 +24,26 @@ class FlatCodec(Codec):
     exact = True
 
     def __init__(self, dim: int) -> None:
-        self._index = faiss.IndexFlatIP(dim)
+        self._filled = faiss.IndexFlatIP(dim)
+        self._source: DescriptorStore | None = None
+        self._filling = threading.Lock()
 
     @classmethod
     def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> FlatCodec:
         codec = cls(store.dim)
-        for _, block in store.blocks():
-            codec.append(block)
+        # As it is now: the store of an index grows, and what it gains comes by `append`.
+        codec._source = DescriptorStore(store.dim, store.segments)
         return codec
+
+    @property
+    def _index(self) -> Any:
+        """The index in fp32, filled on first use: what is only built and saved never takes that memory."""
+        with self._filling:
+            if self._source is not None:
+                for _, block in self._source.blocks(_FILL_ROWS):
+                    self._filled.add(block)
+                self._source = None
+            return self._filled
 
     def _view(self) -> Float32s:
         if self._index.ntotal == 0:
@@ -79,4 +93,5 @@ class FlatCodec(Codec):
 
     @property
     def memory_bytes(self) -> int:
-        return int(self._index.ntotal * self._index.d * 4)
+        waiting = 0 if self._source is None else len(self._source)
+        return int((self._filled.ntotal + waiting) * self._filled.d * 4)

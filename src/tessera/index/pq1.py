@@ -10,14 +10,13 @@ seen, and a search goes deeper until no row outside it can come in.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.codec import Arrays, Codec, Float32s, Int64s, parameters
+from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
 from tessera.index.rows import Keep
 from tessera.index.sampling import training_rows
 from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
@@ -68,8 +67,7 @@ class Pq1Codec(Codec):
         def code(d: int) -> None:
             codes[:, d] = np.searchsorted(self._middles[d], columns[d], side="left")
 
-        with ThreadPoolExecutor(faiss.omp_get_max_threads()) as pool:
-            list(pool.map(code, range(len(self._words)), chunksize=64))
+        for_each(code, len(self._words))
         return codes
 
     def append(self, descriptors: Float32s) -> None:
@@ -98,8 +96,18 @@ class Pq1Codec(Codec):
         while len(waiting):
             rough, found = self._scan(queries[waiting], depth, keep)
             settled = np.ones(len(waiting), dtype=bool)
-            for i, q in enumerate(waiting):
+
+            def settle(
+                i: int,
+                rough: Float32s = rough,
+                found: Int64s = found,
+                waiting: Int64s = waiting,
+                settled: Any = settled,
+            ) -> None:
+                q = waiting[i]
                 scores[q], rows[q], settled[i] = self._settle(queries[q], rough[i], found[i], wanted)
+
+            for_each(settle, len(waiting))
             waiting = waiting[~settled] if depth < possible else waiting[:0]
             depth = min(4 * depth, possible)
         return scores, rows

@@ -9,11 +9,11 @@ Float32s = npt.NDArray[np.float32]
 Float16s = npt.NDArray[np.float16]
 Int64s = npt.NDArray[np.int64]
 
-_FIRST_CAPACITY = 64
+_FIRST_CAPACITY = 4096  # rows: pages of it cost nothing until they are written, and copying would
 
 
 class Tail:
-    """Ids and descriptors (rounded to fp16, held in fp32) in arrays that double when they are full.
+    """Ids and descriptors (rounded to fp16, held in fp32) in arrays that are seldom outgrown, and then double.
 
     Removal moves the last row into the gap: a tail has no order of its own, as ties are broken by id.
     """
@@ -68,4 +68,4 @@ class Tail:
 
     @property
     def memory_bytes(self) -> int:
-        return self._ids.nbytes + self._descriptors.nbytes
+        return self.ids.nbytes + self.descriptors.nbytes
