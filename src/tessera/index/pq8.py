@@ -3,6 +3,10 @@
 FAISS's product quantiser is called on codes that live in an array of ours: its index would refuse filters, and a
 one-list inverted file would add eight bytes an image for ids. A filtered search goes through copies of the admitted
 codes.
+
+Rows are ordered by the asymmetric distance, as the paper orders them, not by the product with the words: words are
+shorter than what they stand for, by more in some rows than in others, and only the distance makes up for that (on
+landmark photos it is two points of mAP better). The score is what the cosine would be at that distance.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ _CHUNK_ROWS = 65536
 
 
 class Pq8Codec(Codec):
-    """Asymmetric scores: the query as it is against the words of a row. What 8 does not divide is padded."""
+    """Scores 1 - d^2 / 2, d from the query as it is to the words of a row. What 8 does not divide is padded."""
 
     name = "pq8"
     exact = False
@@ -69,7 +73,7 @@ class Pq8Codec(Codec):
         depth = min(k, possible)
         padded = self._pad(queries)
         if len(queries) >= LEAST_BATCH:
-            return scan_blocks(padded, self._blocks(), depth, keep)
+            return scan_blocks(np.pad(padded, ((0, 0), (0, 1)), constant_values=1), self._blocks(), depth, keep)
         heap = _Heap(len(queries), depth)
         if keep is None:
             heap.scan(self._pq, padded, self._codes)
@@ -80,8 +84,11 @@ class Pq8Codec(Codec):
         return heap.finish()
 
     def _blocks(self) -> Iterator[tuple[int, Float32s]]:
+        """Words and (1 - |words|^2) / 2, which a query with a one at its end turns into the score."""
         for i in range(0, len(self._codes), BLOCK_ROWS):
-            yield i, self._pq.decode(self._codes[i : i + BLOCK_ROWS])
+            words: Float32s = self._pq.decode(self._codes[i : i + BLOCK_ROWS])
+            missing = (1 - np.einsum("nd,nd->n", words, words)) / 2
+            yield i, np.concatenate([words, missing[:, None]], axis=1)
 
     def select(self, rows: Int64s) -> None:
         self._codes = self._codes[rows]
@@ -110,7 +117,7 @@ class Pq8Codec(Codec):
 
 
 class _Heap:
-    """The best rows of Q queries over several scans of `ProductQuantizer.search_ip`."""
+    """The best rows of Q queries over several scans of `ProductQuantizer.search`."""
 
     def __init__(self, queries: int, depth: int) -> None:
         self.scores = np.empty((queries, 0), np.float32)
@@ -119,12 +126,14 @@ class _Heap:
 
     def scan(self, pq: Any, queries: Float32s, codes: Bytes, names: Int64s | None = None) -> None:
         depth = min(self.depth, len(codes))
-        scores = np.empty((len(queries), depth), np.float32)
+        scores = np.empty((len(queries), depth), np.float32)  # squared distances, until they are turned
         places = np.empty((len(queries), depth), np.int64)
-        heap = faiss.float_minheap_array_t()
+        heap = faiss.float_maxheap_array_t()
         heap.nh, heap.k = len(queries), depth
         heap.val, heap.ids = faiss.swig_ptr(scores), faiss.swig_ptr(places)
-        pq.search_ip(faiss.swig_ptr(queries), len(queries), faiss.swig_ptr(codes), len(codes), heap)
+        pq.search(faiss.swig_ptr(queries), len(queries), faiss.swig_ptr(codes), len(codes), heap)
+        energies = np.einsum("qd,qd->q", queries, queries)[:, None]
+        scores = (1 + energies - scores) / 2
         self.scores = np.concatenate([self.scores, scores], axis=1)
         self.rows = np.concatenate([self.rows, places if names is None else names[places]], axis=1)
 
