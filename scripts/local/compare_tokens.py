@@ -3,8 +3,8 @@
     python scripts/local/compare_tokens.py PHOTOS --features xfeat --store features.sqlite -o tokens.json
 
 PHOTOS is laid out as GLDv2, with roles.csv. Words and tokens learn from landmarks of the role `train`; every test photo
-is a query for the others of its landmark (`names`), or for those that geometry connects with it (`views`, from a file of
-components; the landmark's other photos are then left out of the ranking). Features are kept in the store.
+is a query for the others of its landmark (`names`), or for those that geometry connects with it (`views`, from a file
+of components; the landmark's other photos are then left out of the ranking). Features are kept in the store.
 """
 
 from __future__ import annotations

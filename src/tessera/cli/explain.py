@@ -20,6 +20,11 @@ def explain(
     size: Annotated[int | None, typer.Option(help="Longer side in pixels; the model's own unless given.")] = None,
     scales: Annotated[str | None, typer.Option(help="Such as 1/sqrt2,1,sqrt2; the model's own unless given.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    matches: Annotated[
+        str | None,
+        typer.Option(metavar="sp|dsm|lightglue", help="For a pair: draw the local features that agree instead."),
+    ] = None,
+    local: Annotated[str | None, typer.Option(help="Local features of --matches sp: sift, xfeat, ... (sift).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print boxes and contributions as JSON.")] = False,
 ) -> None:
     """Show where each visual token looks in a picture or, for a pair, what each pair of tokens added to the score."""
@@ -34,6 +39,11 @@ def explain(
 
     if output is None and not json:
         raise UsageError("Nothing to write: give -o FIGURE.png, --json, or both.")
+    if matches is not None:
+        if other is None:
+            raise UsageError(f"--matches {matches} compares two pictures: give a second one.")
+        _explain_matches(image, other, matches, local, model, box, output, json)
+        return
     extractor = Extractor(model, device=device, size=size, scales=parse_scales(scales) if scales else None)
     photo = read_photo(image, size=extractor.size, box=parse_box(box) if box else None)
     # Boxes are given in pixels of the whole upright picture, whatever part of it the network saw.
@@ -52,4 +62,29 @@ def explain(
     if first.method != "tokens":
         typer.echo(METHOD_NOTES[first.method], err=True)
     if json:
+        typer.echo(json_module.dumps(answer))
+
+
+def _explain_matches(
+    image: Path, other: Path, kind: str, local: str | None, model: str, box: str | None, output: Path | None, json: bool
+) -> None:
+    from tessera.data.boxes import clip_box, parse_box
+    from tessera.data.images import read_photo
+    from tessera.explain.matches import draw_matches, match_pair
+    from tessera.local.rerank import open_reranker
+    from tessera.storage import atomic_path
+
+    reranker = open_reranker(kind, extractor=local, model=model)
+    first = read_photo(image, size=reranker.size, box=parse_box(box) if box else None)
+    second = read_photo(other, size=reranker.size)
+    pair = match_pair(reranker, first.pixels, second.pixels)
+    if output is not None:
+        with atomic_path(output) as temporary:
+            draw_matches(pair).save(temporary, "PNG")
+        typer.echo(f"{output} written", err=True)
+    verdict = "agree" if pair.agrees else f"fewer than the {pair.min_inliers} that are no chance"
+    typer.echo(f"{kind}: {len(pair.points)} of {pair.num_matches} matches {verdict}", err=True)
+    if json:
+        frame = clip_box(parse_box(box), first.width, first.height) if box else (0, 0, first.width, first.height)
+        answer = pair.to_json(tuple(map(float, frame)), (0.0, 0.0, float(second.width), float(second.height)))
         typer.echo(json_module.dumps(answer))

