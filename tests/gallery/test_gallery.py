@@ -436,5 +436,5 @@ def test_unknown_expansions_and_rerankings_are_refused(gallery: tessera.Gallery,
     gallery.index(photo_folder)
     with pytest.raises(UsageError, match="Did you mean 'aqe'"):
         gallery.search(photo_folder / "photo0.png", expand="aqee")
-    with pytest.raises(UsageError, match="re-ranking .nothing. is not known"):
+    with pytest.raises(UsageError, match="re-ranking 'nothing' is not known"):
         gallery.search(photo_folder / "photo0.png", rerank="nothing")
