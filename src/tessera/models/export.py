@@ -119,9 +119,10 @@ def trace_graph(network: Network, path: Path) -> None:
     ONNX Runtime folds them when it loads.
     """
     axes = {0: "batch", 2: "height", 3: "width"}
-    with warnings.catch_warnings(), torch.no_grad():
+    tracer_warning: type[Warning] = torch.jit.TracerWarning  # type: ignore[attr-defined]
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        warnings.simplefilter("always", tracer_warning)
         torch.onnx.export(
             _Outputs(network).eval(),
             (torch.zeros(_TRACED_SHAPE),),
@@ -133,6 +134,12 @@ def trace_graph(network: Network, path: Path) -> None:
             training=torch.onnx.TrainingMode.PRESERVE,
             do_constant_folding=False,
             dynamo=False,
+        )
+    frozen = [warning for warning in caught if issubclass(warning.category, tracer_warning)]
+    if frozen:
+        place = f"{Path(frozen[0].filename).name}, line {frozen[0].lineno}"
+        raise ModelError(
+            f"the network reads a size as a Python number ({place}), which would freeze in the graph: use tensors."
         )
 
 
