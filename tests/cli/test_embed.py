@@ -40,7 +40,7 @@ def test_embed_writes_paths_and_unit_descriptors_in_order(pictures: list[str], t
     assert answer.returncode == 0, answer.stderr
     said = json.loads(answer.stdout)
     assert said["scales"] == [1 / math.sqrt(2), 1.0]
-    assert (said["count"], said["size"], said["dim"]) == (3, 64, 1280)
+    assert (said["count"], said["size"], said["dim"]) == (3, 64, 1024)
     written = np.load(out)
     assert list(written["paths"]) == pictures
     extractor = Extractor(size=64, scales=[1 / math.sqrt(2), 1.0], threads=1)
