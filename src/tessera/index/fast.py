@@ -21,13 +21,12 @@ from tessera.index.store import BLOCK_ROWS, DescriptorStore, score_rows
 
 _TRAINING_ROWS = 32768
 _WORD_ROWS = 16384  # 16 words a subspace need no more
-_TRIAL_ROWS = 8192
+_AXES_ROWS = 8192
 _LEAST_ROWS = 256  # fewer rows than this are repeated for training: 16 words need something to stand on
-# Subspaces of 4 bits and the dimensions that they share (two each measured best): 32, 64 or 128 bytes an image.
-LADDER = ((64, 128), (128, 256), (256, 512))
-# What scanning one subspace of a row and scoring a row again cost, in milliseconds on one core (docs/search-speed.md).
-_SCAN_MS = 0.043e-6
-_RESCORE_MS = 1.0e-3
+# Subspaces of 4 bits and the dimensions that they share (two each measured best): 64 or 128 bytes an image. Half the
+# bytes are scanned in half the time; the wider are for descriptors where too many rows would have to be scored again.
+LADDER = ((128, 256), (256, 512))
+_DEEP_ROWS = 4096  # scoring so many again costs as much as the bytes saved
 
 
 class FastCodec(Codec):
@@ -47,14 +46,15 @@ class FastCodec(Codec):
         sample = np.resize(sample, (_LEAST_ROWS, store.dim)) if 0 < len(sample) < _LEAST_ROWS else sample
         if len(sample) == 0:
             sample = np.zeros((_LEAST_ROWS, store.dim), np.float32)
-        axes = principal_axes(sample[:_TRIAL_ROWS], LADDER[-1][1])
-        subspaces, dim = cls._choose_width(sample, axes, len(store), seed, target_recall)
-        codec = cls._train(sample, cls._lists(len(store)), subspaces, axes[:dim], seed)
-        for _, block in store.blocks(BLOCK_ROWS):
-            codec.append(block)
-        codec._calibration = calibrate(
-            codec.rough, store, probes=codec._probe_ladder(), seed=seed, target=target_recall
-        )
+        axes = principal_axes(sample[:_AXES_ROWS], LADDER[-1][1])
+        for subspaces, dim in _widths(store.dim):
+            codec = cls._train(sample, cls._lists(len(store)), subspaces, axes[:dim], seed)
+            for _, block in store.blocks(BLOCK_ROWS):
+                codec.append(block)
+            probes = codec._probe_ladder()
+            codec._calibration = calibrate(codec.rough, store, probes=probes, seed=seed, target=target_recall)
+            if codec._calibration.depth_100 <= _DEEP_ROWS:
+                break
         return codec
 
     @staticmethod
@@ -63,26 +63,6 @@ class FastCodec(Codec):
 
     def _probe_ladder(self) -> tuple[int, ...]:
         return (1,)
-
-    @classmethod
-    def _choose_width(
-        cls, sample: Float32s, axes: Float32s, total: int, seed: int, target_recall: float
-    ) -> tuple[int, int]:
-        """The cheapest of `LADDER`: wider codes cost more to scan and fewer rows to score again."""
-        dim = sample.shape[1]
-        ladder = [(subspaces, width) for subspaces, width in LADDER if width <= dim]
-        if len(ladder) < 2 or total < 2 * _TRIAL_ROWS:
-            return ladder[-1] if ladder else (max(dim // 4, 1), max(dim // 4, 1) * 2)
-        trial = sample[:_TRIAL_ROWS]
-        costs = []
-        for subspaces, width in ladder:
-            codec = cls._train(trial, 1, subspaces, axes[:width], seed)
-            codec.append(trial)
-            # One row in total / trial: the tenth neighbour here stands for a farther one there, so the depth scales.
-            found = calibrate(codec.rough, DescriptorStore.of(trial), probes=(1,), seed=seed, target=target_recall)
-            depth = found.depth_for(100) * np.sqrt(total / len(trial))
-            costs.append(_SCAN_MS * subspaces * total + _RESCORE_MS * depth)
-        return ladder[int(np.argmin(costs))]
 
     @classmethod
     def _train(cls, sample: Float32s, lists: int, subspaces: int, axes: Float32s, seed: int) -> FastCodec:
@@ -94,7 +74,8 @@ class FastCodec(Codec):
         )
         quantiser.this.disown()
         index.own_fields = True
-        index.by_residual = lists > 1
+        # Not residuals: a bias a list would take most of the eight bits that fast-scan gives to its tables.
+        index.by_residual = False
         for parameters_ in (index.cp, index.pq.cp):
             parameters_.seed = seed + 1
             parameters_.min_points_per_centroid = 1
@@ -114,7 +95,8 @@ class FastCodec(Codec):
         if held is not None:
             given.sel = held.sel
         projected = self._projection.apply_query(queries)
-        lists, biases = self._coarse(queries, projected, probes)
+        lists = self._coarse(queries, probes)
+        biases = np.zeros(lists.shape, np.float32)
         found = np.empty((len(queries), depth), np.int64)
         scores = np.empty((len(queries), depth), np.float32)
         # The Python wrapper takes no parameters here, so the function below it is called.
@@ -131,10 +113,9 @@ class FastCodec(Codec):
         )
         return found
 
-    def _coarse(self, queries: Float32s, projected: Float32s, probes: int) -> tuple[Int64s, Float32s]:
-        """Which lists to look into, Q P, and what a query's score with each list's centre is, Q P."""
-        shape = (len(queries), 1)
-        return np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+    def _coarse(self, queries: Float32s, probes: int) -> Int64s:
+        """Which lists to look into, Q P."""
+        return np.zeros((len(queries), 1), np.int64)
 
     def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
         possible = int(self._index.ntotal) if keep is None else len(keep)
@@ -187,13 +168,8 @@ class FastCodec(Codec):
             return 0.0
         projected = self._projection.apply(descriptors)
         pq: Any = self._index.pq
-        centres = np.zeros_like(projected)
-        if self._index.by_residual:
-            _, nearest = self._index.quantizer.search(projected, 1)
-            centres = self._index.quantizer.reconstruct_batch(nearest[:, 0])
-        residual = projected - centres
-        decoded: Float32s = pq.decode(pq.compute_codes(residual))
-        return float(np.square(decoded - residual).sum() / max(np.square(projected).sum(), 1e-12))
+        decoded: Float32s = pq.decode(pq.compute_codes(projected))
+        return float(np.square(decoded - projected).sum() / max(np.square(projected).sum(), 1e-12))
 
     @property
     def memory_bytes(self) -> int:
@@ -202,3 +178,9 @@ class FastCodec(Codec):
         padded = sum(-(-lists.list_size(i) // 32) * 32 for i in range(self._index.nlist))
         tables = 4 * (self._index.pq.centroids.size() + self._index.nlist * self._projection.dim)
         return int(padded * per_row + tables + self._projection.memory_bytes)
+
+
+def _widths(dim: int) -> list[tuple[int, int]]:
+    """The widths to try for descriptors of a dimension, narrow first; short descriptors have one of their own."""
+    fitting = [(subspaces, width) for subspaces, width in LADDER if width <= dim]
+    return fitting or [(max(dim // 2, 1), max(dim // 2, 1) * 2)]

@@ -12,7 +12,7 @@ _MOST_LISTS = 16384
 
 
 class IvfCodec(FastCodec):
-    """Rows are coded by what is left after their list's centre; how many lists to look into is measured, too."""
+    """Lists around k-means centres of the projected rows; how many of them to look into is measured, too."""
 
     name = "ivf"
     _centres: Float32s | None = None
@@ -24,7 +24,7 @@ class IvfCodec(FastCodec):
         wanted = min(2 * np.sqrt(max(total, 1)), total / 39, _MOST_LISTS)
         return int(2 ** np.floor(np.log2(max(wanted, 1))))
 
-    def _coarse(self, queries: Float32s, projected: Float32s, probes: int) -> tuple[Int64s, Float32s]:
+    def _coarse(self, queries: Float32s, probes: int) -> Int64s:
         """The lists whose centres are nearest.
 
         Not by FAISS's own coarse search: lists are near to or far from the centred query, while scores are products
@@ -38,8 +38,7 @@ class IvfCodec(FastCodec):
             lists = np.argpartition(-nearness, probes - 1, axis=1)[:, :probes]
         else:
             lists = np.broadcast_to(np.arange(len(self._centres)), nearness.shape)
-        biases = np.take_along_axis(projected @ self._centres.T, lists, axis=1)
-        return np.ascontiguousarray(lists, np.int64), np.ascontiguousarray(biases, np.float32)
+        return np.ascontiguousarray(lists, np.int64)
 
     def _probe_ladder(self) -> tuple[int, ...]:
         lists = int(self._index.nlist)
