@@ -80,7 +80,7 @@ class GalleryService:
                 if self._gallery is None:
                     self._gallery = self._open()
                     self._failure = None
-                self._gallery.stats()  # catches up with the catalogue as a side effect, in this thread
+                self._gallery.refresh()
             except TesseraError as error:
                 log.warning("%s", error)
                 self._failure = "The gallery cannot be opened. The service's log says why."
