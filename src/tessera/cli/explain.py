@@ -86,5 +86,5 @@ def _explain_matches(
     typer.echo(f"{kind}: {len(pair.points)} of {pair.num_matches} matches {verdict}", err=True)
     if json:
         frame = clip_box(parse_box(box), first.width, first.height) if box else (0, 0, first.width, first.height)
-        answer = pair.to_json(tuple(map(float, frame)), (0.0, 0.0, float(second.width), float(second.height)))
+        answer = pair.to_json(frame, (0, 0, second.width, second.height))
         typer.echo(json_module.dumps(answer))

@@ -13,6 +13,7 @@ from tessera.local.codebook import Codebook, Vectors, Words
 Bits = npt.NDArray[np.uint64]
 Values = npt.NDArray[Any]  # Vectors of unit length, or Bits
 _EPS = 1e-6
+_BLOCK = 2048  # residuals summed at once
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,36 @@ def aggregate(
 
     features: N D; image_ids: N, any order.
     """
-    words = codebook.assign(features, nearest)  # N M
-    owners = np.repeat(image_ids.astype(np.int64), words.shape[1])
-    rows = np.repeat(np.arange(len(features)), words.shape[1])
+    return aggregate_words(codebook, features, codebook.assign(features, nearest), image_ids, binary=binary)
+
+
+def aggregate_words(
+    codebook: Codebook, features: Vectors, words: Words, image_ids: npt.NDArray[np.int64], *, binary: bool
+) -> Aggregate:
+    """The same for features whose words, N M, are known already."""
+    assignments = words.shape[1]
     flat = words.ravel()
-    order = np.lexsort((flat, owners))
-    owners, rows, flat = owners[order], rows[order], flat[order]
-    if not len(flat):
-        return Aggregate(owners, flat, _finish(np.zeros((0, codebook.dim), np.float32), binary))
-    first = np.flatnonzero(np.r_[True, (owners[1:] != owners[:-1]) | (flat[1:] != flat[:-1])])
-    residuals = np.asarray(features, dtype=np.float32)[rows] - codebook.centroids[flat]
-    sums = np.add.reduceat(residuals, first, axis=0)
-    return Aggregate(owners[first], flat[first], _finish(sums, binary))
+    # One key sorts by image and then by word; features of a word keep their order, which decides the sum's rounding.
+    keys = np.repeat(image_ids.astype(np.int64), assignments) * codebook.size + flat
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first = np.flatnonzero(np.diff(keys, prepend=-1)) if len(keys) else np.zeros(0, np.int64)
+    ends = np.append(first[1:], len(keys))
+    parts = []
+    begin = 0
+    while begin < len(first):
+        # A few thousand residuals at a time stay in the cache; a whole gallery's would go through memory four times.
+        end = max(begin + 1, int(np.searchsorted(ends, first[begin] + _BLOCK, side="right")))
+        rows = order[first[begin] : ends[end - 1]]
+        residuals = np.asarray(features[rows // assignments], dtype=np.float32)
+        residuals -= codebook.centroids[flat[rows]]
+        single = end - begin == len(rows)
+        sums = residuals if single else np.add.reduceat(residuals, first[begin:end] - first[begin], axis=0)
+        parts.append(_finish(sums, binary))
+        begin = end
+    values = np.concatenate(parts) if parts else _finish(np.zeros((0, codebook.dim), np.float32), binary)
+    image_of, word_of = np.divmod(keys[first], codebook.size)
+    return Aggregate(image_of, word_of.astype(np.int32), values)
 
 
 def _finish(sums: Vectors, binary: bool) -> Values:

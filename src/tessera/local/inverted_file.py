@@ -155,6 +155,11 @@ class InvertedFile:
             nearest=config.query_assignment,
             binary=config.binary,
         )
+        return self.score_aggregate(query)
+
+    def score_aggregate(self, query: Aggregate) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """The same for a query that is aggregated already."""
+        config = self.config
         idf = self.idf() if config.idf else None
         total = np.zeros(len(self._ids))
         for segment in self._segments:
@@ -165,9 +170,13 @@ class InvertedFile:
 
     def search(self, features: Vectors, k: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """The k most similar images (all if None), best first, equal scores by id."""
-        ids, scores = self.scores(features)
-        order = np.lexsort((ids, -scores))[:k]
-        return ids[order], scores[order]
+        return _best(*self.scores(features), k)
+
+    def rank_aggregate(
+        self, query: Aggregate, k: int | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """As `search`, for a query that is aggregated already."""
+        return _best(*self.score_aggregate(query), k)
 
     def _score_segment(
         self, segment: _Segment, query: Aggregate, idf: npt.NDArray[np.float64] | None, total: npt.NDArray[np.float64]
@@ -240,3 +249,10 @@ class InvertedFile:
         built._ids = arrays["ids"]
         built._alive = np.ones(len(built._ids), bool)
         return built
+
+
+def _best(
+    ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float64], k: int | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    order = np.lexsort((ids, -scores))[:k]
+    return ids[order], scores[order]
