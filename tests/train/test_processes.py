@@ -94,7 +94,7 @@ def test_two_processes_take_the_same_steps_as_one(
 ) -> None:
     """In double precision to the last digits, micro-batches included; in single as far as rounding lets it."""
     recipe = write_recipe(tmp_path, dropout=0.0, epochs=7, accumulate=accumulate, precision=precision, minutes=9.0)
-    options = ["--set", "optimiser.rate=0.0002"] if precision == "fp32" else []
+    options = ["--set", "optimiser.rate=0.00002"] if precision == "fp32" else []
     for processes in (1, 2):
         finish(start(recipe, drawn_dir, tmp_path / f"of{processes}", processes, *options))
     one, two = losses(tmp_path / "of1"), losses(tmp_path / "of2")
