@@ -44,7 +44,7 @@ class Keep:
         return self._bitmap
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._rows) if self._rows is not None else int(np.bitwise_count(self.bitmap).sum())
 
 
 class Rows:
@@ -136,7 +136,9 @@ class Rows:
 
     def keep_allowed(self, ids: Int64s) -> Keep:
         rows = self.find(ids)
-        return Keep(self.total, rows=np.unique(rows[rows >= 0]))
+        flags = np.zeros(self.total, dtype=np.uint8)
+        flags[rows[rows >= 0]] = 1
+        return Keep(self.total, bitmap=np.packbits(flags, bitorder="little"))
 
     @property
     def memory_bytes(self) -> int:

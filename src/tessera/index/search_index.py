@@ -136,7 +136,7 @@ class SearchIndex:
         asked = self._check(queries, "queries")
         if k < 1:
             raise IndexingError(f"k must be at least 1, not {k}.")
-        wanted = None if allowed is None else np.unique(np.asarray(allowed, dtype=np.int64).reshape(-1))
+        wanted = None if allowed is None else np.asarray(allowed, dtype=np.int64).reshape(-1)
         with self._coded.shared():
             with self._lock:
                 tail_ids, tail_scores = self._search_tail(asked, k, wanted)
