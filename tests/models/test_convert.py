@@ -139,7 +139,7 @@ def test_a_bundle_answers_as_torch_does_at_all_sizes(tmp_path: Path) -> None:
     assert bundle.card.provenance["format"] == "Token (from April 2022)"
     reopened = load_network(Bundle.open(tmp_path / "bundle"))
     same(network, reopened, torch.zeros(1, 3, 64, 64))
-    assert check_graph(reopened, bundle.onnx_path, SIZES) < 1e-5
+    assert max(check_graph(reopened, bundle.onnx_path, SIZES).values()) < 1e-5
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_local_bundle_has_features_strengths_and_positions(tmp_path: Path) -> 
     bundle = convert_checkpoint(path, tmp_path / "bundle", name="how")
     assert (bundle.card.kind, bundle.card.name, bundle.card.dim, bundle.card.stride) == ("local", "how", 16, 32)
     assert bundle.card.preprocessing.mean == (0.4, 0.5, 0.6)
-    assert check_graph(network, bundle.onnx_path, SIZES) < 1e-5
+    assert max(check_graph(network, bundle.onnx_path, SIZES).values()) < 1e-5
 
 
 class _Malicious:

@@ -30,7 +30,10 @@ from tessera.storage import atomic_path
 
 Network = GlobalNetwork | LocalNetwork
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-5  # of descriptors
+OTHER_TOLERANCE = (
+    1e-4  # of everything else: two float32 runs of a sharp attention differ by 2e-5 with the order of sums
+)
 _OPSET = 17
 _TRACED_SHAPE = (2, 3, 96, 128)  # none of the shapes that are checked
 _CHECKED_SHAPES = ((1, 3, 161, 97), (3, 3, 64, 200))
@@ -207,8 +210,10 @@ def _tensor_places(path: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def check_graph(network: Network, onnx_path: Path, shapes: Sequence[tuple[int, ...]] = _CHECKED_SHAPES) -> float:
-    """Compare the graph with the network on noise of several shapes; returns the largest difference.
+def check_graph(
+    network: Network, onnx_path: Path, shapes: Sequence[tuple[int, ...]] = _CHECKED_SHAPES
+) -> dict[str, float]:
+    """Compare the graph with the network on noise of several shapes; returns the largest difference of each output.
 
     Descriptors are compared as they are, other outputs relative to their largest value.
     """
@@ -218,7 +223,7 @@ def check_graph(network: Network, onnx_path: Path, shapes: Sequence[tuple[int, .
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(os.fspath(onnx_path), options, providers=["CPUExecutionProvider"])
     generator = torch.Generator().manual_seed(0)
-    worst = 0.0
+    worst = dict.fromkeys(network.output_names, 0.0)
     for shape in shapes:
         images = torch.randn(shape, generator=generator)
         with torch.inference_mode():
@@ -228,10 +233,10 @@ def check_graph(network: Network, onnx_path: Path, shapes: Sequence[tuple[int, .
             wanted = expected[name].numpy()
             largest = 1.0 if name == "descriptor" else max(float(np.abs(wanted).max()), 1e-30)
             difference = float(np.abs(answer - wanted).max()) / largest if answer.shape == wanted.shape else np.inf
-            if not difference <= TOLERANCE:
+            if not difference <= (TOLERANCE if name == "descriptor" else OTHER_TOLERANCE):
                 raise ModelError(
                     f"the exported graph does not answer as the network: {name} differs by {difference:.1e} on images "
                     f"of shape {shape}. The bundle was not finished."
                 )
-            worst = max(worst, difference)
+            worst[name] = max(worst[name], difference)
     return worst
