@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.explain.regions import GRID, merge_maps, overlap, region_box
+from tessera.explain.regions import GRID, light_of, merge_maps, overlap, region_box
 
 
 def test_the_box_is_of_the_component_that_holds_the_peak():
@@ -38,3 +38,20 @@ def test_overlap_is_one_for_equal_and_zero_for_disjoint_maps():
     a = np.array([[1.0, 0.0]], dtype=np.float32)
     assert overlap(a, 3 * a) == pytest.approx(1.0)
     assert overlap(a, a[:, ::-1]) == 0.0
+
+
+def test_only_what_rises_above_the_mean_is_lit():
+    nearly_flat = np.ones((8, 8), dtype=np.float32)
+    nearly_flat[2, 2] = 1.2
+    assert light_of(nearly_flat).max() < 0.25
+    peaked = np.zeros((20, 20), dtype=np.float32)
+    peaked[:2, :10] = 5
+    light = light_of(peaked)
+    assert light[0, 0] == 1.0
+    assert light[10:, :].max() == 0.0
+
+
+def test_a_map_on_a_high_floor_still_gives_its_own_region():
+    values = np.full((10, 10), 10.0, dtype=np.float32)
+    values[4:6, 4:8] = 12.0
+    assert region_box(values) == pytest.approx((0.4, 0.4, 0.8, 0.6))

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from tessera.explain.explanation import METHOD_NOTES, ImageExplanation, PairExplanation
-from tessera.explain.regions import resize_map
+from tessera.explain.regions import light_of, resize_map
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; the same colour is the same token everywhere.
 TOKEN_COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#999999"]
@@ -126,8 +126,7 @@ def _spotlight(explanation: ImageExplanation, index: int) -> Panel:
     """The picture dimmed and grey, lit in the token's colour where its map is strong."""
     picture = np.asarray(_photo(explanation), dtype=np.float32)
     height, width = picture.shape[:2]
-    light = resize_map(explanation.maps[index], height, width)
-    light = np.clip(light / max(float(np.quantile(light, 0.995)), 1e-9), 0, 1)[..., None] ** 0.8
+    light = resize_map(light_of(explanation.maps[index]), height, width)[..., None] ** 0.8
     grey = picture.mean(axis=2, keepdims=True) * 0.35 + 20
     tint = np.array(_colour(index), dtype=np.float32)
     lit = 0.72 * picture + 0.28 * tint
@@ -185,8 +184,7 @@ def _badge(draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, colour
 
 def heat_overlay(values: NDArray[np.float32], width: int, height: int, token: int) -> Panel:
     """A transparent layer in the token's colour, for laying over a picture of width x height (the web page's hover)."""
-    light = resize_map(values, height, width)
-    light = np.clip(light / max(float(np.quantile(light, 0.995)), 1e-9), 0, 1)
+    light = resize_map(light_of(values), height, width)
     layer = np.empty((height, width, 4), dtype=np.uint8)
     layer[..., :3] = _colour(token)
     layer[..., 3] = (light * 190).astype(np.uint8)

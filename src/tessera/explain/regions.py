@@ -11,7 +11,7 @@ from PIL import Image
 Array = NDArray[np.float32]
 
 GRID = 96  # cells on the longer side of a merged map: finer than any network's own map at the usual sizes
-BOX_SHARE = 0.5  # a region is where the map exceeds this share of its peak
+BOX_SHARE = 0.5  # a region is where the map exceeds this share of the way from its mean to its peak
 
 
 def resize_map(values: Array, height: int, width: int) -> Array:
@@ -42,11 +42,13 @@ def merge_maps(maps: Sequence[Array], image_height: int, image_width: int) -> Ar
 def region_box(values: Array, share: float = BOX_SHARE) -> tuple[float, float, float, float]:
     """The box of the region around a map's peak, in fractions of the width and height (x0, y0, x1, y1).
 
-    The region is the connected part, holding the peak, of what exceeds `share` of it.
+    The region is the connected part, holding the peak, of what exceeds `share` of the way from the map's mean to it:
+    measured from zero, a map that is nearly flat would always give the whole picture.
     """
     height, width = values.shape
     peak = np.unravel_index(int(np.argmax(values)), values.shape)
-    inside = values >= share * values[peak]
+    mean = float(values.mean())
+    inside = values >= mean + share * (float(values[peak]) - mean)
     rows, columns = np.nonzero(_component(inside, (int(peak[0]), int(peak[1]))))
     return (
         float(columns.min() / width),
@@ -69,6 +71,16 @@ def _component(inside: NDArray[np.bool_], start: tuple[int, int]) -> NDArray[np.
                 seen[y, x] = True
                 stack.append((y, x))
     return seen
+
+
+def light_of(values: Array) -> Array:
+    """How brightly to show each place of a map, 0..1: nothing up to its mean, full at its peak.
+
+    A map that hardly rises above its mean stays dim, so that indifference does not look like attention.
+    """
+    mean = max(float(values.mean()), 1e-12)
+    peak = max(float(np.quantile(values, 0.995)), 2 * mean)
+    return np.asarray(np.clip((values - mean) / (peak - mean), 0, 1), dtype=np.float32)
 
 
 def overlap(first: Array, second: Array) -> float:
