@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 SETUP  := pyproject.toml constraints.txt
-EXTRAS := train,local,milvus,bench,dev
+EXTRAS := train,local,milvus,dev
 
 .PHONY: help demo test check format types tests chromium clean
 
