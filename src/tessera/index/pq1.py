@@ -133,14 +133,18 @@ class Pq1Codec(Codec):
 
     def _scan(self, queries: Float32s, depth: int, keep: Keep | None) -> tuple[Float32s, Int64s]:
         if len(queries) >= LEAST_BATCH:
-            return scan_blocks(queries, self._blocks(), depth, keep)
+            # The affine words are put into the queries, so that the codes need no more than to become floats.
+            first, scale = self._affine
+            scores, rows = scan_blocks(queries * (scale / 255), self._blocks(), depth, keep)
+            scores += (queries @ first)[:, None]
+            return scores, rows
         scores, rows = self._index.search(queries, depth, params=parameters(keep))
         return scores, rows
 
     def _blocks(self) -> Iterator[tuple[int, Float32s]]:
         codes = self._codes()
         for i in range(0, len(codes), BLOCK_ROWS):
-            yield i, self._index.sq.decode(codes[i : i + BLOCK_ROWS])
+            yield i, codes[i : i + BLOCK_ROWS].astype(np.float32)
 
     def select(self, rows: Int64s) -> None:
         kept = self._codes()[rows]
