@@ -9,15 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from tessera.cli.main import app
 from tessera.data.leave_one_out import leave_one_out, load_labelled_source
 from tessera.errors import ConfigError, IndexingError, UsageError
 from tessera.evaluate.model import evaluate_model
 from tessera.local.aggregation import aggregate
 from tessera.local.codebook import Codebook
+from tessera.local.extractors import EXTRACTORS
 from tessera.local.inverted_file import InvertedFile, KernelConfig
 from tessera.local.regions import aggregate_regions
-from tessera.local.system import System, SystemConfig, build_system
+from tessera.local.system import System, SystemConfig, build_system, read_config
 from tessera.local.vlad import describe_vlad
 
 _SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
@@ -196,3 +199,32 @@ def test_vlad_by_hand():
     power = describe_vlad(codebook, features, intra=True, power=0.5)
     assert np.allclose(power, np.sqrt([0.6, 0.8, 0, 1]) / np.sqrt(2.4))
     assert not describe_vlad(codebook, features[:0]).any()
+
+
+def test_tokens_are_trained_and_evaluated_from_the_command_line(places, tmp_path):
+    recipe = tmp_path / "tokens.toml"
+    recipe.write_text(
+        'extractor = "sift"\nkind = "tokens"\ncount = 80\nsize = 160\n'
+        "network = { channels = 16, hidden = 16, heads = 2, dim = 16 }\ntraining = { epochs = 3, sample = 40 }\n"
+    )
+    command = ["system", "train", str(places), "-o", str(tmp_path / "mine"), "--recipe", str(recipe), "--json"]
+    answer = CliRunner().invoke(app, command)
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["kind"] == "tokens"
+    assert evaluate(places, tmp_path / "mine", tmp_path).protocols["all"].map > 0.2
+
+
+def test_a_system_is_built_from_the_command_line(places, tmp_path):
+    command = ["system", "build", str(places), "-o", str(tmp_path / "s"), "--extractor", "sift", "--words", "32"]
+    answer = CliRunner().invoke(app, [*command, "--count", "60", "--size", "120", "--json"])
+    assert answer.exit_code == 0, answer.output
+    assert System.open(tmp_path / "s").codebook.size == 32
+    nothing = CliRunner().invoke(app, ["system", "build", str(tmp_path / "gone"), "-o", str(tmp_path / "t")])
+    assert isinstance(nothing.exception, UsageError)
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "systems").glob("*.toml")), ids=lambda p: p.stem)
+def test_the_shipped_systems_read(path):
+    config = read_config(path)
+    assert config.kind in ("asmk", "rasmk", "vlad", "tokens")
+    assert config.extractor in EXTRACTORS

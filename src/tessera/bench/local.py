@@ -149,6 +149,102 @@ def _measure_search(
     }
 
 
+def measure_reranking(*, candidates: int, features: int, seed: int = 0, repeats: int = 3) -> dict[str, Any]:
+    """The time of re-ranking with features at hand, for `sp` on SIFT-like and `dsm` on channel-like features.
+
+    A tenth of the candidates show the query's scene from elsewhere. CPU time beside the clock's: on a busy machine
+    only the former means anything.
+    """
+    import functools
+
+    from tessera.extract.runtime import default_threads
+    from tessera.local.dsm import DsmConfig, verify_channels
+    from tessera.local.features import LocalFeatures
+    from tessera.local.rerank import Reranker
+    from tessera.local.verification import VerificationConfig, verify
+
+    random = np.random.default_rng(seed)
+
+    def draw(kind: str, base: LocalFeatures | None) -> LocalFeatures:
+        points = random.uniform(0, 1000, (features, 2)).astype(np.float32)
+        if kind == "sp":
+            values: npt.NDArray[Any] = np.abs(random.standard_normal((features, DIM))).astype(np.float32)
+        else:
+            values = random.integers(0, 1280, (features, 1)).astype(np.int16)
+        if base is not None:
+            half = features // 2
+            points[:half] = base.positions[:half] * np.float32(0.9) + np.float32(20)
+            values[:half] = base.descriptors[:half]
+        ones = np.ones(features, np.float32)
+        return LocalFeatures(values, points, 16 * ones, ones, None, (1000, 1000))
+
+    answer: dict[str, Any] = {"candidates": candidates, "features": features, "threads": default_threads()}
+    nobody: Any = None
+    for kind, compare, least in (
+        ("sp", functools.partial(verify, config=VerificationConfig()), VerificationConfig().min_inliers),
+        ("dsm", functools.partial(verify_channels, config=DsmConfig()), DsmConfig().min_inliers),
+    ):
+        reranker = Reranker(kind, nobody, compare, least)
+        query = draw(kind, None)
+        others = [draw(kind, query if i % 10 == 0 else None) for i in range(candidates)]
+        clocks, works, found = [], [], np.zeros(0)
+        for _ in range(repeats):
+            began, used = time.perf_counter(), time.process_time()
+            found = reranker.count_inliers(query, others, threads=default_threads())
+            clocks.append(time.perf_counter() - began)
+            works.append(time.process_time() - used)
+        answer[kind] = {"s": min(clocks), "cpu_s": min(works), "verified": int((found > 0).sum())}
+    return answer
+
+
+def measure_local(
+    *,
+    images: int,
+    features: int,
+    words: int,
+    queries: int,
+    candidates: int,
+    only: str | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Everything of `tessera bench local`."""
+    answer: dict[str, Any] = {}
+    if only in (None, "rerank"):
+        answer["rerank"] = measure_reranking(candidates=candidates, features=features)
+    if only in (None, "asmk"):
+        answer["asmk"] = measure_asmk(images=images, features=features, words=words, queries=queries, say=say)
+    return answer
+
+
+def to_markdown(report: dict[str, Any]) -> str:
+    lines = []
+    if "rerank" in report:
+        rerank = report["rerank"]
+        lines += [
+            f"Re-ranking {rerank['candidates']} candidates, {rerank['features']} features each:",
+            "",
+            "| way | seconds | CPU seconds |",
+            "|---|---|---|",
+            *(f"| {kind} | {rerank[kind]['s']:.2f} | {rerank[kind]['cpu_s']:.2f} |" for kind in ("sp", "dsm")),
+            "",
+        ]
+    if "asmk" in report:
+        asmk = report["asmk"]
+        search = asmk["search"]
+        build = {name: sum(times.values()) for name, times in asmk["build"].items()}
+        lines += [
+            f"ASMK*, {asmk['images']} images of {asmk['features']} features, {asmk['words']} words; assignment apart:",
+            "",
+            "| stage | asmk 0.1.1 | Tessera | ratio |",
+            "|---|---|---|---|",
+            f"| build, s | {build['peer']:.1f} | {build['tessera']:.1f} | {asmk['build_ratio']:.1f} |",
+            f"| search, ms a query | {search['peer_ms']:.1f} | {search['tessera_ms']:.1f} | {search['ratio']:.1f} |",
+            f"| assignment (in both), ms a query | {search['assign_ms']:.1f} | {search['assign_ms']:.1f} | 1.0 |",
+            f"| bytes an image | {asmk['bytes_an_image']['peer']:.0f} | {asmk['bytes_an_image']['tessera']:.0f} | |",
+        ]
+    return "\n".join(lines)
+
+
 class _Clock:
     """Adds the time of its block to an entry."""
 

@@ -51,7 +51,7 @@ def search(
 ) -> None:
     """Every codec beside FAISS, hnswlib, usearch and numpy: time, memory, recall, adding, deleting, in one run.
 
-    A million descriptors of 1024 take twelve gigabytes of disk while it runs, five of memory, and most of an hour.
+    A million descriptors of 1024 take twelve gigabytes of disk while it runs and five of memory.
 
     Example: tessera bench search -n 100000 --only fast --only flat --json
     """
@@ -70,6 +70,30 @@ def search(
         gallery=None if gallery is None else Path(gallery),
         folder=None if folder is None else Path(folder),
         say=say,
+    )
+    print(json_module.dumps(report) if json else to_markdown(report))
+
+
+@bench.command("local")
+def local(
+    *,
+    images: Annotated[int, typer.Option("-n", min=10, help="How many images the inverted files hold.")] = 10_000,
+    features: Annotated[int, typer.Option(min=10, help="Local features of an image.")] = 1000,
+    words: Annotated[int, typer.Option(min=16, help="Words of the codebook.")] = 65_536,
+    queries: Annotated[int, typer.Option(min=1, help="How many queries.")] = 20,
+    candidates: Annotated[int, typer.Option(min=1, help="Hits that are re-ranked with stored features.")] = 100,
+    only: Annotated[str | None, typer.Option(help="asmk or rerank.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
+) -> None:
+    """ASMK* beside the published package (asmk on PyPI), and re-ranking with stored features.
+
+    Example: tessera bench local -n 1000 --json
+    """
+    from tessera.bench.local import measure_local, to_markdown
+    from tessera.cli.output import say
+
+    report = measure_local(
+        images=images, features=features, words=words, queries=queries, candidates=candidates, only=only, say=say
     )
     print(json_module.dumps(report) if json else to_markdown(report))
 

@@ -62,3 +62,39 @@ def build(
         print(json_module.dumps({"system": str(output), "fingerprint": made.fingerprint, **to_mapping(made.config)}))
     else:
         print(f"{output}: {made.config.kind} over {made.extractor.name}, {made.config.words} words")
+
+
+@system.command(
+    "train",
+    epilog="Example: tessera system train gldv2/ -o xfeat-tokens --recipe systems/xfeat-tokens.toml --role train",
+)
+def train(
+    data: Annotated[Path, typer.Argument(help="Class folders, a CSV with path,label, or a folder in GLDv2's layout.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The system's folder.")],
+    recipe: Annotated[Path, typer.Option(help="A .toml with the system's keys, of the kind tokens.")],
+    extractor: Annotated[str | None, typer.Option(help="An extractor's name or the folder of a local bundle.")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="GLDv2 layout: landmarks of this role of roles.csv.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Train tokens over local features with image labels, and write them as a system."""
+    import numpy as np
+
+    from tessera.config import from_mapping, to_mapping
+    from tessera.data.leave_one_out import load_labelled_source
+    from tessera.errors import MissingExtraError
+    from tessera.local.system import SystemConfig, read_config
+
+    values = {**to_mapping(read_config(recipe)), "name": output.name}
+    config = from_mapping(SystemConfig, values if extractor is None else {**values, "extractor": extractor})
+    images = load_labelled_source(data, roles=role or ())
+    try:
+        from tessera.local.token_training import train_token_system
+    except ImportError as error:
+        raise MissingExtraError("training tokens over local features", "train") from error
+    paths = [images.path(i) for i in range(len(images))]
+    labels = np.unique(np.asarray(images.labels), return_inverse=True)[1].astype(np.int64)
+    made = train_token_system(config, paths, labels, output, say=say)
+    if json:
+        print(json_module.dumps({"system": str(output), "fingerprint": made.fingerprint, **to_mapping(made.config)}))
+    else:
+        print(f"{output}: tokens over {made.extractor.name}, learnt from {len(paths)} images")

@@ -37,7 +37,8 @@ class SystemConfig:
 
     words, codebook: of asmk, rasmk and vlad. regions: of rasmk, a JSON file (image's file name to boxes in fractions of
     width and height) or a global model with tokens, whose attention is the detector. intra, power: vlad's
-    normalisations. tokens: a network made by `train_tokens`. rerank: `sp` over the best `depth`, with these features.
+    normalisations. tokens: the file of a network over sets, with the keys of its `network` (SetTokensConfig) and of its
+    `training` (TokenTrainingConfig). rerank: `sp` over the best `depth`, with these features.
     """
 
     name: str
@@ -53,6 +54,8 @@ class SystemConfig:
     intra: bool = True
     power: float = 0.5
     tokens: str = ""
+    network: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
     rerank: Literal["", "sp"] = ""
     depth: int = 100
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -161,6 +164,11 @@ def build_system(
         codebook = Codebook.train(features[:wanted], config.words, seed=seed)
         codebook.save(folder / config.codebook)
         config = replace(config, provenance={"images": used, "features": found, "unreadable": unreadable, "seed": seed})
+    return write_system(config, folder)
+
+
+def write_system(config: SystemConfig, folder: Path) -> System:
+    """Write a system's file into its folder; an extractor's bundle is named by its full path."""
     if Path(config.extractor).is_dir():
         config = replace(config, extractor=str(Path(config.extractor).absolute()))
     write_atomically(folder / FILE_NAME, json.dumps(to_mapping(config), indent=2).encode() + b"\n")

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessera.errors import TrainingError
-from tessera.local.tokens import SetTokens, SetTokensConfig, pad_sets
+from tessera.config import from_mapping
+from tessera.data.images import load_photo
+from tessera.errors import ImageError, TrainingError
+from tessera.local.store import FeatureStore
+from tessera.local.system import System, SystemConfig, write_system
+from tessera.local.tokens import SetTokens, SetTokensConfig, pad_sets, save_tokens
 from tessera.models.losses import build_loss
+from tessera.storage import hash_file
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,44 @@ def train_tokens(
             raise TrainingError(f"the loss is not finite in epoch {epoch + 1}: lower the rate.")
         say(f"epoch {epoch + 1}/{config.epochs}  loss {total / len(used):.4f}")
     return network.eval()
+
+
+def train_token_system(
+    config: SystemConfig,
+    images: Sequence[Path],
+    labels: npt.NDArray[np.int64],
+    folder: Path,
+    say: Callable[[str], None] = lambda text: None,
+) -> System:
+    """Extract local features, train tokens over them, and write the system. Features are kept in `folder`, so that a
+    run that was stopped goes on with what it has; pictures that cannot be read are left out."""
+    extractor = System(config, folder).extractor
+    store = FeatureStore(folder / "features.sqlite")
+    sets: list[npt.NDArray[Any]] = []
+    used: list[int] = []
+    for number, path in enumerate(images):
+        content = hash_file(path)
+        features = store.get_many(extractor.fingerprint, [content]).get(content)
+        if features is None:
+            try:
+                features = extractor.extract(load_photo(path, size=config.size))
+            except ImageError as error:
+                say(f"skipped: {error}")
+                continue
+            store.put(extractor.fingerprint, content, features)
+        sets.append(features.descriptors)
+        used.append(number)
+        if len(used) % 500 == 0:
+            say(f"features of {len(used)} of {len(images)} images")
+    store.close()
+    network = from_mapping(
+        SetTokensConfig, {**config.network, "features": extractor.dim, "extractor": extractor.fingerprint}
+    )
+    trained = train_tokens(sets, labels[used], network, from_mapping(TokenTrainingConfig, config.training), say)
+    file_name = config.tokens or "tokens.safetensors"
+    save_tokens(trained, folder / file_name)
+    provenance = {"images": len(used), "classes": int(labels.max()) + 1}
+    return write_system(replace(config, kind="tokens", tokens=file_name, provenance=provenance), folder)
 
 
 def _draw(
