@@ -187,7 +187,7 @@ def measure_reranking(*, candidates: int, features: int, seed: int = 0, repeats:
         reranker = Reranker(kind, nobody, compare, least)
         query = draw(kind, None)
         others = [draw(kind, query if i % 10 == 0 else None) for i in range(candidates)]
-        clocks, works, found = [], [], np.zeros(0)
+        clocks, works, found = [], [], np.zeros(0, np.int64)
         for _ in range(repeats):
             began, used = time.perf_counter(), time.process_time()
             found = reranker.count_inliers(query, others, threads=default_threads())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ class LightGlueMatcher:
             for kind in ("self_attn", "cross_attn"):  # the file has the names of LightGlue's first version
                 old, new = f"{kind}.{layer}.", f"transformers.{layer}.{kind}."
                 state = {new + k.removeprefix(old) if k.startswith(old) else k: v for k, v in state.items()}
+        # A number a layer that training left in the file; neither LightGlue's code nor kornia's has a use for it.
+        state = {key: value for key, value in state.items() if not re.fullmatch(r"log_assignment\.\d\.r", key)}
         load_strictly(self._network, state, path, derived=("confidence_thresholds",))
 
     def match(self, first: LocalFeatures, second: LocalFeatures) -> Pairs:
