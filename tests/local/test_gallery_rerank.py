@@ -73,6 +73,13 @@ def test_stored_features_are_used_and_go_with_their_images(gallery, pictures, mo
     assert gallery.index(local="sift").local["images"] == 5
 
 
+def test_the_answer_is_the_same_before_and_after_storing(gallery, pictures):
+    before = gallery.search(pictures[1], 6, rerank="sp")
+    gallery.index(local="sift")
+    after = gallery.search(pictures[1], 6, rerank="sp")
+    assert [(hit.id, hit.inliers) for hit in before] == [(hit.id, hit.inliers) for hit in after]
+
+
 def test_another_process_finds_the_extractor_again(gallery, pictures, small_bundle):
     gallery.index(local="sift")
     with Gallery(gallery.path) as again:

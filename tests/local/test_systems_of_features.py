@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tessera.cli.main import app
 from tessera.data.leave_one_out import leave_one_out, load_labelled_source
 from tessera.errors import ConfigError, IndexingError, UsageError
+from tessera.evaluate.local import open_regions
 from tessera.evaluate.model import evaluate_model
 from tessera.local.aggregation import aggregate
 from tessera.local.codebook import Codebook
@@ -228,3 +229,29 @@ def test_the_shipped_systems_read(path):
     config = read_config(path)
     assert config.kind in ("asmk", "rasmk", "vlad", "tokens")
     assert config.extractor in EXTRACTORS
+
+
+def test_regions_come_from_where_tokens_look(built, places, token_bundle, tmp_path):
+    folder = copy_system(built, tmp_path / "looked", kind="rasmk", regions=str(token_bundle))
+    regions = open_regions(System.open(folder))(next(places.rglob("*.png")))
+    assert len(regions) == 4
+    assert all(0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1 for x0, y0, x1, y1 in regions)
+    assert evaluate(places, folder, tmp_path).protocols["all"].map > 0.7
+
+
+@pytest.mark.parametrize("model", ["how-r18", "delf-r50"])
+def test_a_local_bundle_is_a_systems_extractor(model, places, tmp_path):
+    torch = pytest.importorskip("torch")
+    from tessera.models.export import export_bundle, make_card
+    from tessera.models.registry import build_model
+
+    torch.manual_seed(0)
+    dim = {"dim": 8} if model == "how-r18" else {"local_dim": 8, "hidden": 8}
+    network = build_model(model, backbone="tiny", **dim)
+    export_bundle(network, tmp_path / "bundle", make_card(network, model))
+    config = SystemConfig(name=model, extractor=str(tmp_path / "bundle"), count=60, words=16, size=160)
+    build_system(config, sorted(places.rglob("*.png")), tmp_path / "system", say=lambda text: None)
+    result = evaluate(places, tmp_path / "system", tmp_path)
+    assert result.protocols["all"].map > 0.3
+    again = evaluate(places, tmp_path / "system", tmp_path)
+    assert again.protocols["all"].map == result.protocols["all"].map

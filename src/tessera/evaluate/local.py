@@ -36,7 +36,7 @@ class BenchmarkFeatures:
 
     def __init__(self, extractor: LocalExtractor, cache_dir: Path, size: int) -> None:
         self.extractor, self.size = extractor, size
-        self._store = FeatureStore(cache_dir / "local" / "features.sqlite")
+        self._store = FeatureStore(cache_dir / "local" / "features.sqlite", exact=True)
         self._hashes = HashCache(cache_dir)
         self._key = fingerprint(extractor.fingerprint, size)
         self._memory: dict[str, LocalFeatures] = {}

@@ -28,7 +28,7 @@ from tessera.gallery.store import LOCAL_NAME, Store
 from tessera.local.extractors import EXTRACTORS
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.rerank import DEFAULT_EXTRACTOR, SIZE, Reranker, open_reranker, order_candidates
-from tessera.local.store import FeatureStore
+from tessera.local.store import FeatureStore, as_stored
 
 _KEPT = 512  # images whose features, made on demand, are remembered
 _PAGE = 256
@@ -104,7 +104,7 @@ class LocalShelf:
             features = stored.get(content) or self._made.get((fingerprint, content))
             if features is None and content:
                 try:
-                    features = reranker.extractor.extract(_read(records[hit.id]))
+                    features = as_stored(reranker.extractor.extract(_read(records[hit.id])))
                     self._remember(fingerprint, content, features)
                     fresh += 1
                 except ImageError:
@@ -141,7 +141,7 @@ class LocalShelf:
             if query.ndim != 3:
                 raise UsageError(f"--rerank {reranker.name} needs a picture: a descriptor has no local features.")
             picture = Image.fromarray(query)
-        return reranker.extractor.extract(load_photo(picture, size=SIZE, box=box))
+        return as_stored(reranker.extractor.extract(load_photo(picture, size=SIZE, box=box)))
 
     def _reranker(self, kind: str) -> Reranker:
         with self._store.catalog.read() as snapshot:

@@ -20,15 +20,16 @@ from tessera.errors import StorageError
 from tessera.local.features import LocalFeatures
 
 _HEADER = struct.Struct("<IIIccII")  # checksum, features, columns, kind of number, has shapes, width, height
-_KINDS = {b"h": "<f2", b"u": "u1", b"s": "<i2"}
+_KINDS = {b"f": "<f4", b"h": "<f2", b"u": "u1", b"s": "<i2"}
 _COMMIT_EVERY = 32
 _IN_ONE_QUERY = 400
 
 
-def encode_features(features: LocalFeatures) -> bytes:
-    """One entry. Numbers go to half precision: they decide matches, not figures; positions stay as they are."""
+def encode_features(features: LocalFeatures, *, exact: bool = False) -> bytes:
+    """One entry. Numbers go to half precision unless `exact`, which published figures want; positions never do."""
     descriptors = features.descriptors
-    kind = b"u" if features.is_binary else b"s" if descriptors.dtype.kind == "i" else b"h"
+    real = b"f" if exact else b"h"
+    kind = b"u" if features.is_binary else b"s" if descriptors.dtype.kind == "i" else real
     parts = [np.ascontiguousarray(descriptors, _KINDS[kind]).tobytes()]
     arrays = (features.positions, features.scales, features.strengths, features.shapes)
     parts += [np.ascontiguousarray(array, "<f4").tobytes() for array in arrays if array is not None]
@@ -52,7 +53,7 @@ def decode_features(blob: bytes) -> LocalFeatures | None:
     numbers = np.frombuffer(body[split:], "<f4")
     positions, scales, strengths, shapes = np.split(numbers, [2 * count, 3 * count, 4 * count])
     return LocalFeatures(
-        descriptors.astype(np.float32) if kind == b"h" else descriptors,
+        descriptors.astype(np.float32) if kind in (b"h", b"f") else descriptors,
         positions.reshape(count, 2),
         scales,
         strengths,
@@ -61,11 +62,21 @@ def decode_features(blob: bytes) -> LocalFeatures | None:
     )
 
 
-class FeatureStore:
-    """Features by content and extractor, in one SQLite file. May be used from several threads."""
+def as_stored(features: LocalFeatures) -> LocalFeatures:
+    """The features as a store gives them back, so that a search answers the same before and after storing."""
+    stored = decode_features(encode_features(features))
+    assert stored is not None
+    return stored
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+class FeatureStore:
+    """Features by content and extractor, in one SQLite file. May be used from several threads.
+
+    exact: keep descriptors in single precision, so that what is read back is what was made.
+    """
+
+    def __init__(self, path: Path, *, exact: bool = False) -> None:
+        self.path, self.exact = path, exact
         self._lock = threading.Lock()
         self._waiting = 0
         try:
@@ -118,7 +129,8 @@ class FeatureStore:
     def put(self, extractor: str, content: str, features: LocalFeatures) -> None:
         with self._lock, self._translated():
             self._database.execute(
-                "INSERT OR REPLACE INTO features VALUES (?, ?, ?)", (extractor, content, encode_features(features))
+                "INSERT OR REPLACE INTO features VALUES (?, ?, ?)",
+                (extractor, content, encode_features(features, exact=self.exact)),
             )
             self._waiting += 1
             if self._waiting >= _COMMIT_EVERY:
