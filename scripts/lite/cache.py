@@ -26,6 +26,7 @@ from tessera.models.backbones.mobile import EfficientNetLite
 
 BACKBONE = "efficientnet-lite0"
 BATCH = 8
+PARTS = 8
 
 
 class Frozen(nn.Module):
@@ -83,13 +84,15 @@ class Cache:
 
 
 def build_cache(folder: Path, photos: Sequence[Photo], cut: int, seed: int, workers: int) -> Cache:
-    """Compute what is not there yet; parts of photos are computed by `workers` processes."""
+    """Compute what is not there yet, in parts, so that an interrupted run goes on; a folder once complete is loaded."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [folder / f"part{part}.npz" for part in range(workers)]
-    missing = [part for part, path in enumerate(parts) if not path.is_file()]
-    with ProcessPoolExecutor(workers) as pool:
-        list(pool.map(partial(_compute_part, folder, photos, cut, seed, workers), missing))
-    loaded = [np.load(path) for path in parts]
+    mark_path = folder / "complete"
+    if not mark_path.is_file():
+        missing = [part for part in range(PARTS) if not (folder / f"part{part}.npz").is_file()]
+        with ProcessPoolExecutor(workers) as pool:
+            list(pool.map(partial(_compute_part, folder, photos, cut, seed), missing))
+        mark_path.touch()
+    loaded = [np.load(path) for path in sorted(folder.glob("part*.npz"))]
     maps = {size: np.concatenate([part[size] for part in loaded]) for size in SIZES}
     tables = [np.concatenate([part[f"{size}_rows"] for part in loaded]) for size in SIZES]  # N 3: photo, view, clutter
     rows = np.concatenate(tables)
@@ -127,7 +130,7 @@ def normalise(pictures: Picture, backbone: EfficientNetLite) -> NDArray[np.float
     return np.ascontiguousarray(((pictures.astype(np.float32) / 255 - mean) / std).transpose(0, 3, 1, 2))
 
 
-def _compute_part(folder: Path, photos: Sequence[Photo], cut: int, seed: int, parts: int, part: int) -> None:
+def _compute_part(folder: Path, photos: Sequence[Photo], cut: int, seed: int, part: int) -> None:
     @lru_cache(maxsize=512)
     def load(number: int) -> Picture:
         return np.asarray(Image.open(photos[number].path).convert("RGB"))
@@ -144,7 +147,7 @@ def _compute_part(folder: Path, photos: Sequence[Photo], cut: int, seed: int, pa
             maps[size].append(session.run(None, {"images": images})[0].astype(np.float16))  # type: ignore[attr-defined]
             pictures[size].clear()
 
-    for number in range(part, len(photos), parts):
+    for number in range(part, len(photos), PARTS):
         others = np.flatnonzero(landmarks != landmarks[number])
         rng = np.random.default_rng([seed, number])
         views = make_views(load(number), rng, others, load)
@@ -159,6 +162,6 @@ def _compute_part(folder: Path, photos: Sequence[Photo], cut: int, seed: int, pa
         flush(size)
         arrays[size] = np.concatenate(maps[size])
         arrays[f"{size}_rows"] = np.array(rows[size], np.int64)
-    temporary = folder / f"part{part}.tmp.npz"
+    temporary = folder / f"unfinished{part}.npz"
     np.savez(temporary, **arrays)
     temporary.rename(folder / f"part{part}.npz")

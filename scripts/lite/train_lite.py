@@ -34,8 +34,8 @@ from tessera.models.network import GlobalNetwork
 from tessera.models.registry import build_model
 from tessera.storage import hash_file
 
-WHOLE_VIEWS = (0, 1)
-FIT_ROWS = 9000
+WHOLE_VIEWS = (0,)
+FIT_ROWS = 6000
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def over_rows(cache: Cache, rows: NDArray[np.int64], function: nn.Module | objec
 def make_start(trainee: Trainee, cache: Cache, instances: Instances, settings: Settings) -> None:
     rng = np.random.default_rng(settings.seed)
     head, tail = trainee.head, trainee.tail
-    whole = np.flatnonzero(cache.kinds <= max(WHOLE_VIEWS) + 1)
+    whole = np.flatnonzero(cache.kinds <= 2)
     local_features, sample = [], rng.choice(whole, 600, replace=False)
     with torch.no_grad():
         for maps, _ in cache.load(sample):
