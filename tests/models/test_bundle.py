@@ -36,7 +36,7 @@ def test_an_unknown_bundle_says_what_there_is(name):
 
 
 def test_a_folder_without_a_card_and_a_damaged_card_are_refused(tmp_path):
-    with pytest.raises(ModelError, match="no model.json"):
+    with pytest.raises(ModelError, match=r"no model\.json"):
         Bundle.open(tmp_path)
     (tmp_path / "model.json").write_text("{")
     with pytest.raises(ModelError, match="cannot be read"):
