@@ -25,11 +25,11 @@ DEPTH = 100
 DEFAULT_EXTRACTOR = "sift"
 SIZE = 1024  # longer side of the images that features are taken from; never enlarged
 
-# Cosines below which a mutual match is not believed: features of one kind have their own range. Fitted on pairs of
-# photos of landmarks that no table is measured on (scripts/local/calibrate_matches.py). Networks have none, and so need
-# more inliers.
-SIMILARITIES = {"sift": 0.9, "hesaff-rsift": 0.85, "xfeat": 0.82, "disk": 0.8}
-LEAST_INLIERS, LEAST_OF_NETWORKS = 10, 16
+# For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Those of sift and
+# xfeat were fitted on photos of landmarks that no table is measured on (scripts/local/calibrate_matches.py); the others
+# were not measured. A network's features have a range of their own: they are believed, and need more inliers.
+BELIEVED = {"sift": (0.9, 10), "hesaff-rsift": (0.9, 10), "xfeat": (0.82, 12), "disk": (0.8, 12)}
+OF_NETWORKS = (-1.0, 16)
 
 Compare = Callable[[LocalFeatures, LocalFeatures], Verification]
 Counts = npt.NDArray[np.int64]
@@ -77,10 +77,8 @@ def open_reranker(
     """
     if name == "sp":
         opened = _opened(DEFAULT_EXTRACTOR if extractor is None else extractor)
-        config = VerificationConfig(
-            min_similarity=SIMILARITIES.get(opened.name, -1.0),
-            min_inliers=LEAST_INLIERS if opened.name in SIMILARITIES else LEAST_OF_NETWORKS,
-        )
+        similarity, least = BELIEVED.get(opened.name, OF_NETWORKS)
+        config = VerificationConfig(min_similarity=similarity, min_inliers=least)
         return Reranker("sp", opened, functools.partial(verify, config=config), config.min_inliers)
     if name == "dsm":
         from tessera.local.dsm import DsmConfig, DsmExtractor, verify_channels
