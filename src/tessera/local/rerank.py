@@ -25,9 +25,9 @@ DEPTH = 100
 DEFAULT_EXTRACTOR = "sift"
 SIZE = 1024  # longer side of the images that features are taken from; never enlarged
 
-# For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Those of sift and
-# xfeat were fitted on photos of landmarks that no table is measured on (scripts/local/calibrate_matches.py); the others
-# were not measured. A network's features have a range of their own: they are believed, and need more inliers.
+# For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Those of sift
+# and xfeat were fitted on photos of landmarks that no table is measured on (scripts/local/calibrate_matches.py); the
+# others were not measured. A network's features have a range of their own: all are believed, and more must agree.
 BELIEVED = {"sift": (0.9, 10), "hesaff-rsift": (0.9, 10), "xfeat": (0.82, 12), "disk": (0.8, 12)}
 OF_NETWORKS = (-1.0, 16)
 
