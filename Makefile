@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 SETUP  := pyproject.toml constraints.txt
+JOBS   ?= 2
 EXTRAS := train,local,milvus,dev
 
 .PHONY: help demo test check format types tests chromium clean
@@ -36,8 +37,9 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# One thread a process, a process a core: two processes of two threads each wait for one another instead.
 tests: $(VENV)/dev
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile
 
 # The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
 chromium:
