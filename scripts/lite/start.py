@@ -1,10 +1,15 @@
 """The start of `lite` in closed form: an untrained token network that retrieves as whitened pooling does.
 
+With a reduction:
+
 Reduction: principal directions of the local features. Tokenizer: spherical k-means, the hard form of EM for the paper's
 mixture when all its components are equally likely, since eq. 1 has no bias and reads a prior from the row's length.
 Refinement: attention by likeness (scaled identities), the branches' gains at zero. W_g: whitening of the tokens laid
 end to end by the scatter of views and verified photos of one instance, shrunk, because 1024 numbers whitened from a few
 thousand photos fit noise.
+
+Without one, on the backbone's own channels (what ships): the k-means runs in principal directions, its rows are made
+orthogonal to the mean feature, so that no bias is missed, and W_g is a PCA of the tokens that whitens by half.
 """
 
 from __future__ import annotations
@@ -32,17 +37,48 @@ def fit_reduction(head: TokenHead, local_features: Array) -> None:
         norm.running_var.fill_(1 - norm.eps)
 
 
-def fit_tokenizer(head: TokenHead, reduced: Array, sharpness: float, seed: int, iterations: int = 30) -> None:
-    """reduced: N C. sharpness: standard deviation of the logits."""
+def centre_tokens(reduced: Array, num_tokens: int, seed: int, iterations: int = 30) -> Array:
+    """Spherical k-means of local features N C. Returns L C, unit rows."""
     rng = np.random.default_rng(seed)
     unit = reduced / np.linalg.norm(reduced, axis=1, keepdims=True).clip(1e-12)
-    centres = unit[rng.choice(len(unit), head.num_tokens, replace=False)]
+    centres = unit[rng.choice(len(unit), num_tokens, replace=False)]
     for _ in range(iterations):
         nearest = (unit @ centres.T).argmax(axis=1)
-        sums = [unit[nearest == k].sum(axis=0) if (nearest == k).any() else unit[k] for k in range(head.num_tokens)]
+        sums = [unit[nearest == k].sum(axis=0) if (nearest == k).any() else unit[k] for k in range(num_tokens)]
         centres = np.stack(sums) / np.linalg.norm(sums, axis=1, keepdims=True)
+    return centres
+
+
+def fit_tokenizer(head: TokenHead, reduced: Array, sharpness: float, seed: int) -> None:
+    """reduced: N C. sharpness: standard deviation of the logits."""
+    centres = centre_tokens(reduced, head.num_tokens, seed)
     with torch.no_grad():
         head.tokenizer.weight.copy_(torch.from_numpy(centres * sharpness / (reduced @ centres.T).std()))
+
+
+def fit_bare_tokenizer(head: TokenHead, local_features: Array, sharpness: float, seed: int, kept: int = 256) -> None:
+    """local_features: N C, of the backbone. Logits are those of centred features, though eq. 1 subtracts nothing."""
+    mean = local_features.mean(axis=0)
+    values, vectors = np.linalg.eigh(np.cov((local_features - mean).T.astype(np.float64)))
+    directions = vectors[:, np.argsort(-values)[:kept]]
+    rows = (
+        centre_tokens(((local_features - mean) @ directions).astype(np.float32), head.num_tokens, seed) @ directions.T
+    )
+    rows -= np.outer(rows @ mean / (mean @ mean), mean)
+    with torch.no_grad():
+        head.tokenizer.weight.copy_(torch.from_numpy(rows * sharpness / (local_features @ rows.T).std()))
+
+
+def fit_pca_projection(head: TokenHead, tokens: Array, power: float) -> None:
+    """tokens: N LC. W_g divides principal components by their variance to `power`: 0.5 whitens, 0.25 by half."""
+    mean = tokens.mean(axis=0)
+    _, values, vectors = np.linalg.svd(tokens - mean, full_matrices=False)
+    variances = np.square(values[: head.dim].astype(np.float64)) / len(tokens)
+    matrix = vectors[: head.dim] / variances[:, None] ** power
+    matrix /= np.sqrt(np.square((tokens - mean) @ matrix.T).sum(axis=1).mean())
+    with torch.no_grad():
+        head.projection.weight.copy_(torch.from_numpy(matrix))
+        head.projection.bias.copy_(torch.from_numpy(-matrix @ mean))
 
 
 @torch.no_grad()

@@ -24,7 +24,14 @@ import torch
 from cache import BACKBONE, Cache, Trained, build_cache
 from numpy.typing import NDArray
 from photos import Photo, read_components, read_photos
-from start import fit_projection, fit_reduction, fit_refinement, fit_tokenizer
+from start import (
+    fit_bare_tokenizer,
+    fit_pca_projection,
+    fit_projection,
+    fit_reduction,
+    fit_refinement,
+    fit_tokenizer,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from views import NUM_VIEWS
@@ -42,6 +49,8 @@ FIT_ROWS = 6000
 class Settings:
     """roles: of the landmarks to train on; excluded: landmarks that are in a benchmark.
 
+    channels: 0 keeps the backbone's own, without reduction; power: of the tokenizer's mean (GeM above 1).
+    whitening: power of the variances in W_g without a reduction. epochs: 0 leaves the start as it is.
     cut: blocks before it are frozen. tail_rate: 0 trains the head alone. Rates follow half a cosine after the warm-up.
     instances: a step; views: of an instance with one photo; those with several give two photos with two views each.
     """
@@ -52,6 +61,9 @@ class Settings:
     view_seed: int = 0
     cut: int = 14
     channels: int = 256
+    dim: int = 1024
+    power: float = 1.0
+    whitening: float = 0.25
     num_tokens: int = 4
     blocks: int = 1
     sharpness: float = 2.0
@@ -120,6 +132,13 @@ def make_start(trainee: Trainee, cache: Cache, instances: Instances, settings: S
             features = tail(maps)
             local_features.append(features.flatten(2).transpose(1, 2).reshape(-1, features.shape[1]))
         flat = torch.cat(local_features)
+        if not settings.channels:
+            fit_bare_tokenizer(head, flat.numpy(), settings.sharpness, settings.seed)
+            rows = np.flatnonzero(cache.kinds == WHOLE_VIEWS[0])
+            width = head.tokenizer.channels * settings.num_tokens
+            tokens = over_rows(cache, rows, lambda maps: head.tokens(tail(maps))[0].flatten(1), width)
+            fit_pca_projection(head, tokens.numpy(), settings.whitening)
+            return
         fit_reduction(head, flat.numpy())
         reduced = head.reduction(flat.T[None, :, :, None])[0, :, :, 0].T.numpy()
         fit_tokenizer(head, reduced[::4], settings.sharpness, settings.seed)
@@ -243,7 +262,9 @@ def main() -> None:
     network = build_model(
         "token-lite",
         weights="imagenet",
-        channels=settings.channels,
+        channels=settings.channels or None,
+        dim=settings.dim,
+        power=settings.power,
         num_tokens=settings.num_tokens,
         blocks=settings.blocks,
         lfsa=False,

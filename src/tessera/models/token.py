@@ -24,6 +24,7 @@ class TokenConfig:
     channels: C, reached by a 1x1 convolution with batch norm; null keeps the backbone's, which is the literal paper.
     blocks: N, the refinement blocks; 0 lays the tokens end to end straight into W_g.
     heads and dropout: the released code's, the paper gives none. scale: see MultiHeadAttention.
+    power: of the attention tokenizer's mean; 1 is the paper, more is a GeM of what each token won (ours).
     bias: of W_g. The paper has none; a whitening folded into W_g needs one to take the mean away.
     """
 
@@ -31,6 +32,7 @@ class TokenConfig:
     channels: int | None = 1024
     lfsa: bool = True
     tokenizer: TokenizerKind = "attention"
+    power: float = 1.0
     num_tokens: int = 4
     blocks: int = 2
     self_attention: bool = True
@@ -56,7 +58,7 @@ class TokenHead(Head):
             else nn.Sequential(nn.Conv2d(inputs, channels, 1, bias=False), nn.BatchNorm2d(channels))
         )
         self.lfsa = SecondOrderAttention(channels) if config.lfsa else nn.Identity()
-        self.tokenizer = build_tokenizer(config.tokenizer, channels, config.num_tokens)
+        self.tokenizer = build_tokenizer(config.tokenizer, channels, config.num_tokens, config.power)
         self.num_tokens = 0 if config.tokenizer == "mean" else config.num_tokens
         scale: Scale = config.scale
         self.refinement = nn.ModuleList(

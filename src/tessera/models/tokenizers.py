@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from tessera.errors import ConfigError, unknown_name
 
 EPS = 1e-12
+GEM_EPS = 1e-6  # below it GeM has no gradient to speak of
 TokenizerKind = Literal["attention", "learned", "vq", "mean"]
 
 
@@ -30,16 +31,24 @@ class Tokenizer(nn.Module):
 
 
 class AttentionTokenizer(Tokenizer):
-    """Tokens compete for each position (softmax over L); a token is the mean of what it won."""
+    """Tokens compete for each position (softmax over L); a token is the mean of what it won.
 
-    def __init__(self, channels: int, num_tokens: int) -> None:
+    power: 1 is the paper. Above it a token is a generalised mean (GeM), channel by channel: our addition, for maps that
+    are never negative, such as a bare backbone's; anything below zero counts as zero there.
+    """
+
+    def __init__(self, channels: int, num_tokens: int, power: float = 1.0) -> None:
         super().__init__(channels, num_tokens)
+        self.power = power
         self.weight = nn.Parameter(torch.empty(num_tokens, channels))
         nn.init.trunc_normal_(self.weight, std=0.02)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         claims = claim_positions(features, self.weight)
-        return pool_tokens(claims, features), claims
+        if self.power == 1:
+            return pool_tokens(claims, features), claims
+        means = pool_tokens(claims, features.clamp_min(GEM_EPS).pow(self.power))
+        return means.pow(1 / self.power), claims
 
 
 class LearnedTokenizer(Tokenizer):
@@ -122,12 +131,20 @@ def pool_tokens(claims: Tensor, features: Tensor) -> Tensor:
     return claims @ features / mass.clamp_min(EPS)
 
 
-def build_tokenizer(kind: str, channels: int, num_tokens: int) -> Tokenizer:
-    kinds = {"attention": AttentionTokenizer, "learned": LearnedTokenizer, "vq": QuantisedTokenizer}
+def build_tokenizer(kind: str, channels: int, num_tokens: int, power: float = 1.0) -> Tokenizer:
+    kinds: dict[str, type[Tokenizer]] = {
+        "attention": AttentionTokenizer,
+        "learned": LearnedTokenizer,
+        "vq": QuantisedTokenizer,
+    }
+    if power < 1 or (power != 1 and kind != "attention"):
+        raise ConfigError(f"power is for the tokenizer 'attention' and at least 1, not {power} for '{kind}'.")
     if kind == "mean":
         return MeanTokenizer(channels)
     if kind not in kinds:
         raise ConfigError(unknown_name("tokenizer", kind, [*kinds, "mean"]))
     if num_tokens < 1:
         raise ConfigError(f"a tokenizer needs at least one token, not {num_tokens}. `tokenizer: mean` has none.")
+    if kind == "attention":
+        return AttentionTokenizer(channels, num_tokens, power)
     return kinds[kind](channels, num_tokens)
