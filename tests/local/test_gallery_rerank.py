@@ -106,7 +106,7 @@ def test_a_black_image_and_a_lost_file_keep_their_scores(pictures, small_bundle,
         (folder / "scene3.png").unlink()
         result = gallery.search(pictures[1], 10, rerank="sp")
         assert len(result) == 7
-        assert any("1 images could not be read again" in note for note in result.notes)
+        assert any("1 images could not be read again" in note for note in result.notes), result.notes
         assert any("1 images have no local features" in note for note in result.notes)
 
 

@@ -7,6 +7,7 @@ said in the notes.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -195,14 +196,14 @@ class LocalShelf:
 
 
 def _read(record: Record) -> Any:
-    """The pixels of an image, if its file is still the one that was indexed."""
+    """The pixels of an image, if its file still has the content that was indexed, whatever its time says."""
     try:
-        status = Path(record.path).stat()
+        content = Path(record.path).read_bytes()
     except OSError as error:
         raise ImageError(f"{record.path} cannot be read: {error.strerror or error}.") from error
-    if (status.st_size, status.st_mtime_ns) != (record.size, record.mtime_ns):
+    if hashlib.sha256(content).hexdigest() != record.content_hash:
         raise ImageError(f"{record.path} has changed since it was indexed. Index it again.")
-    return load_photo(record.path, size=SIZE)
+    return load_photo(content, size=SIZE)
 
 
 def _absolute(name: str) -> str:
