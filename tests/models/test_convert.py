@@ -17,6 +17,7 @@ from tessera.models.convert import FORMATS, convert_checkpoint, load_checkpoint
 from tessera.models.convert.formats import Format
 from tessera.models.export import Network, check_graph, load_network
 from tessera.models.registry import build_model
+from tessera.models.whitening import Whitening
 
 SIZES = ((1, 3, 224, 160), (3, 3, 160, 224), (1, 3, 33, 33), (1, 3, 37, 201), (3, 3, 65, 40), (1, 3, 27, 384))
 NARROW: dict[str, dict[str, Any]] = {
@@ -26,6 +27,7 @@ NARROW: dict[str, dict[str, Any]] = {
     "solar-released": {"dim": 48},
     "delg-released": {"dim": 48, "local_dim": 16},
     "rmac-released": {"dim": 48},
+    "solar-r101": {"dim": 48},
     "how-r50": {"dim": 16},
     "gem-r50": {"dim": 48},
 }
@@ -227,10 +229,58 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
     assert not (tmp_path / "bundle").exists()
 
 
-def test_cirtorch_with_regional_whitening_is_refused(tmp_path: Path) -> None:
+def test_cirtorch_without_its_pooling_is_refused(tmp_path: Path) -> None:
     _, state = make(by_name("cirtorch"))
-    with pytest.raises(CheckpointError, match="regional or local whitening"):
-        load_checkpoint(save({"state_dict": state, "meta": {"pooling": "gem", "regional": True}}, tmp_path))
     state.pop("pool.p")
     with pytest.raises(CheckpointError, match="nothing of its pooling"):
         load_checkpoint(save(state, tmp_path))
+    with pytest.raises(CheckpointError, match="regions of regions"):
+        load_checkpoint(save({"state_dict": state, "meta": {"pooling": "rmac", "regional": True}}, tmp_path))
+
+
+@pytest.mark.parametrize("pooling", ["mac", "spoc", "gem", "gemmp"])
+@pytest.mark.parametrize("whitening", ["regional", "both"])
+def test_cirtorch_with_layers_on_regions_and_positions(
+    pooling: str, whitening: str, tmp_path: Path, image: torch.Tensor
+) -> None:
+    overrides = {"pooling": pooling.removesuffix("mp"), "whitening": whitening, "local": True, "dim": 512}
+    overrides["exponents"] = "channels" if pooling == "gemmp" else "shared"
+    network, state = make(by_name("cirtorch"), **overrides)
+    assert {"pool.whiten.weight", "lwhiten.weight"} <= state.keys()
+    assert ("pool.rpool.p" in state) == pooling.startswith("gem") and ("whiten.weight" in state) == (
+        whitening == "both"
+    )
+    meta = {"pooling": pooling, "regional": True, "local_whitening": True, "whitening": whitening == "both"}
+    same(network, load_checkpoint(save({"state_dict": state, "meta": meta}, tmp_path)), image)
+
+
+@pytest.mark.parametrize("places", [(True, True), (False, True)])
+def test_solar_has_attention_where_its_file_has_it(
+    places: tuple[bool, bool], tmp_path: Path, image: torch.Tensor
+) -> None:
+    network, state = make(by_name("SOLAR"), soa4=places[0], soa5=places[1])
+    assert ("features.soa4.f.0.weight" in state) == places[0] and "features.conv2_x.2.0.conv1.weight" in state
+    old = {**state, "features.soa5.gamma": torch.zeros(1)}  # stored by early versions, used by none
+    meta = {"architecture": "resnet18", "pooling": "gem", "whitening": True, "soa": True, "soa_layers": "45"}
+    same(network, load_checkpoint(save({"state_dict": old, "meta": meta}, tmp_path)), image)
+
+
+def test_a_learned_whitening_becomes_the_last_layer(tmp_path: Path, image: torch.Tensor) -> None:
+    network, state = make(by_name("cirtorch"), dim=None)
+    rng = np.random.default_rng(0)
+    learned = {"m": rng.normal(size=(512, 1)) * 0.01, "P": rng.normal(size=(512, 512))}
+    meta = {"pooling": "gem", "whitening": False, "Lw": {"retrieval-SfM-120k": {"ss": learned, "ms": learned}}}
+    path = save({"state_dict": state, "meta": meta}, tmp_path)
+    bundle = convert_checkpoint(path, tmp_path / "bundle", whitening="retrieval-SfM-120k/ss")
+    with torch.inference_mode():
+        plain, white = (net(image)["descriptor"][0].double().numpy() for net in (network, load_network(bundle)))
+    expected = Whitening(learned["m"][:, 0], learned["P"].T).apply(plain[None])[0]
+    assert np.abs(white - expected).max() < 1e-5
+    names = ["retrieval-SfM-120k/ss", "retrieval-SfM-120k/ms"]
+    assert bundle.card.provenance["whitenings"] == names and bundle.card.provenance["whitening"] == names[0]
+    with pytest.raises(CheckpointError, match=r"'SfM' is not known.*retrieval-SfM-120k/ms"):
+        convert_checkpoint(path, tmp_path / "other", whitening="SfM")
+    _, with_layer = make(by_name("cirtorch"))
+    again = save({"state_dict": with_layer, "meta": meta}, tmp_path, "layer.pth")
+    with pytest.raises(CheckpointError, match="a whitening layer of its own"):
+        convert_checkpoint(again, tmp_path / "other", whitening="retrieval-SfM-120k/ss")

@@ -78,10 +78,14 @@ def test_masks_equal_slices(height: int, width: int) -> None:
     regions, used = pool_regions_masked(x)
     assert torch.equal(regions[:, used], pool_regions(x, pool_mac))
     assert not regions[:, ~used].any()
+    means, used = pool_regions_masked(x, mean=True)
+    torch.testing.assert_close(means[:, used], pool_regions(x, pool_spoc), rtol=0, atol=1e-12)
+    assert not means[:, ~used].any()
 
 
-def test_one_exported_graph_serves_all_sizes() -> None:
-    layer = RMAC(whiten=Linear1x1(5, 4)).eval()
+@pytest.mark.parametrize("pool", [None, MAC(), SPoC(), GeM(exponents=5)], ids=["rmac", "mac", "spoc", "gem"])
+def test_one_exported_graph_serves_all_sizes(pool: MAC | SPoC | GeM | None) -> None:
+    layer = RMAC().eval() if pool is None else Rpool(pool, Linear1x1(5, 4)).eval()
     sides = {2: torch.export.Dim("height", min=1, max=60), 3: torch.export.Dim("width", min=1, max=60)}
     program = torch.export.export(layer, (torch.rand(2, 5, 7, 10),), dynamic_shapes={"maps": sides})
     for height, width in [(7, 10), (1, 1), (12, 5), (3, 31), (9, 9)]:

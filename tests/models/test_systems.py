@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,9 @@ from tessera.errors import ConfigError, ModelError
 from tessera.models.losses import build_loss
 from tessera.models.netvlad import NetVLADConfig, NetVLADHead, sum_residuals
 from tessera.models.pooled import PooledConfig, PooledHead
+from tessera.models.pooling import normalise
 from tessera.models.registry import MODELS, build_model
+from tessera.models.rmac import region_windows
 from tessera.models.systems import EQUAL_DIM, SYSTEMS
 from tessera.models.whitening import fit_pca, fold_into_layer
 
@@ -20,10 +24,10 @@ def random_map(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_every_system_has_both_depths_and_one_at_equal_size() -> None:
+def test_every_system_has_all_depths_and_one_at_equal_size() -> None:
     names = {entry.name for entry in SYSTEMS}
     for system in ("spoc", "mac", "crow", "rmac", "gem", "gem-ap", "netvlad", "solar", "delg"):
-        assert {f"{system}-r50", f"{system}-r101"} <= names
+        assert {f"{system}-r18", f"{system}-r50", f"{system}-r101"} <= names
         assert MODELS[f"{system}-r101"].dim == 2048
         assert MODELS[f"{system}-r101-{EQUAL_DIM}"].dim == EQUAL_DIM
     assert {f"{system}-released" for system in ("rmac", "netvlad", "solar", "delg")} <= names
@@ -52,11 +56,30 @@ def test_without_a_dim_there_is_no_layer() -> None:
     assert [key for key in network.state_dict() if key.startswith("head.")] == ["head.pool.p"]
 
 
-def test_regional_whitening_needs_regions() -> None:
-    with pytest.raises(ConfigError, match="rmac"):
-        PooledHead(4, PooledConfig(pooling="mac", regional=True))
-    with pytest.raises(ConfigError, match="rmac"):
-        PooledHead(4, PooledConfig(pooling="rmac", regional=True, dim=None))
+def test_regional_whitening_needs_a_layer_and_windows() -> None:
+    with pytest.raises(ConfigError, match="crow"):
+        PooledHead(4, PooledConfig(pooling="crow", whitening="regional"))
+    with pytest.raises(ConfigError, match="needs a dim"):
+        PooledHead(4, PooledConfig(pooling="rmac", whitening="regional", dim=None))
+
+
+@pytest.mark.parametrize("whitening", ["regional", "both"])
+def test_layers_on_positions_regions_and_the_whole(whitening: Literal["regional", "both"]) -> None:
+    """One region after another, as cirtorch's networks with every kind of whitening have it."""
+    torch.manual_seed(6)
+    head = PooledHead(4, PooledConfig(pooling="gem", dim=3, whitening=whitening, local=True)).double()
+    maps = random_map(2, 4, 3, 5)
+    with torch.no_grad():
+        local = torch.einsum("oc,bchw->bohw", head.lwhiten.weight, maps) + head.lwhiten.bias[:, None, None]
+        total = torch.zeros(2, 3, dtype=torch.float64)
+        for y, x, height, width in region_windows(3, 5):
+            pooled = (local[..., y : y + height, x : x + width].clamp_min(1e-6) ** 3).mean(dim=(2, 3)) ** (1 / 3)
+            white = normalise(pooled) @ head.pool.whiten.weight.T + head.pool.whiten.bias
+            total += normalise(white)
+        expected = normalise(total)
+        if whitening == "both":
+            expected = normalise(expected) @ head.whiten.weight.T + head.whiten.bias
+        assert torch.allclose(head.describe(maps), expected, atol=1e-12)
 
 
 def test_whitening_fits_into_a_network() -> None:

@@ -17,13 +17,19 @@ def convert(
     checkpoint: Annotated[Path, typer.Argument(help="A .pth, .pt, .pkl or .safetensors file.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The folder to write.")],
     name: Annotated[str | None, typer.Option("--name", help="On the model's card; the folder's by default.")] = None,
+    whitening: Annotated[
+        str | None,
+        typer.Option(
+            "--whitening", metavar="DATA/ss|ms", help="A learned whitening in a cirtorch file, as last layer."
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Turn a checkpoint into a bundle.
 
-    Recognised by their keys: the Token authors' network (both versions), their DELG, SOLAR, NetVLAD and R-MAC; HOW;
-    cirtorch (GeM, MAC, SPoC, R-MAC); with ResNet-18, 34, 50, 101 or 152. Only weights and plain data are read from the
-    file, never code.
+    Recognised by their keys: the Token authors' network (both versions), their DELG, SOLAR, NetVLAD and R-MAC; SOLAR;
+    HOW; cirtorch (GeM, MAC, SPoC, R-MAC, regional and local whitening); with ResNet-18, 34, 50, 101 or 152. Only
+    weights and plain data are read from the file, never code.
     """
     from tessera.errors import MissingExtraError
 
@@ -33,7 +39,7 @@ def convert(
         if error.name in ("torch", "safetensors"):
             raise MissingExtraError("tessera convert", "train") from error
         raise
-    bundle = convert_checkpoint(checkpoint, output, name=name)
+    bundle = convert_checkpoint(checkpoint, output, name=name, whitening=whitening)
     card = bundle.card
     if json:
         answer = {"bundle": str(bundle.path), "kind": card.kind, "dim": card.dim, "num_tokens": card.num_tokens}
@@ -42,4 +48,6 @@ def convert(
         return
     backbone = card.architecture["config"]["backbone"]
     say(f"{checkpoint.name} is {card.provenance['format']} on {backbone}: {card.kind}, {card.dim} numbers.")
+    if whitening is None and (known := card.provenance.get("whitenings")):
+        say(f"it also holds learned whitenings, which were left out: --whitening {' or '.join(known)} adds one.")
     print(bundle.path)

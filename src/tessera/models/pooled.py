@@ -11,7 +11,7 @@ from tessera.errors import ConfigError
 from tessera.models.backbones import build_backbone
 from tessera.models.network import GlobalNetwork, Head
 from tessera.models.pooling import MAC, CroW, GeM, Linear1x1, SPoC, normalise
-from tessera.models.rmac import RMAC
+from tessera.models.rmac import RMAC, Rpool
 
 Pooling = Literal["spoc", "mac", "crow", "gem", "rmac"]
 
@@ -21,16 +21,18 @@ class PooledConfig:
     """dim: D of the whitening layer; null leaves the layer out, D is then the backbone's C.
 
     normalise: whether the pooled vector is made a unit vector before the layer, which is then a whitening of unit
-    vectors; GeM-AP and the re-implemented R-MAC feed it as it is. regional: R-MAC whitens each region, as its paper
-    does. exponents: of GeM, one for all channels or one each. convolution: keep the layer as a 1x1 convolution, as the
-    re-implemented files do.
+    vectors; GeM-AP and the re-implemented R-MAC feed it as it is. whitening: where the layer sits: after the pooling,
+    on each of R-MAC's regions, as its paper has it (any pooling but CroW can be regional), or one on each. local: a
+    layer on each position before the pooling (cirtorch). exponents: of GeM, one for all channels or one each.
+    convolution: keep the layer as a 1x1 convolution, as the re-implemented files do.
     """
 
     backbone: str = "resnet50"
     pooling: Pooling = "gem"
     dim: int | None = 2048
     normalise: bool = True
-    regional: bool = False
+    whitening: Literal["global", "regional", "both"] = "global"
+    local: bool = False
     p: float = 3.0
     learnable_p: bool = True
     exponents: Literal["shared", "channels"] = "shared"
@@ -39,20 +41,26 @@ class PooledConfig:
 
 
 class PooledHead(Head):
-    """Pool, normalise, whiten. Keys: `pool.p` and `whiten.*`, as the field's own files have them."""
+    """Pool, normalise, whiten. Keys: `pool.p`, `whiten.*` and `lwhiten.*`, as the field's own files have them."""
 
     def __init__(self, inputs: int, config: PooledConfig) -> None:
         super().__init__()
-        if config.regional and (config.pooling != "rmac" or config.dim is None):
-            raise ConfigError("regional whitening belongs to pooling 'rmac' and needs a dim.")
+        regional = config.whitening != "global"
+        if regional and (config.pooling == "crow" or config.dim is None):
+            raise ConfigError("regional whitening needs a dim, and a pooling that is not 'crow'.")
         self.dim = inputs if config.dim is None else config.dim
-        self.normalise = config.normalise and config.dim is not None and not config.regional
-        layer = None if config.dim is None else build_whitening(inputs, config.dim, convolution=config.convolution)
-        self.pool = _build_pooling(inputs, config, layer if config.regional else None)
-        self.whiten = None if config.regional else layer
+        self.normalise = config.normalise and config.dim is not None and config.whitening != "regional"
+        self.lwhiten = nn.Linear(inputs, inputs) if config.local else None
+        self.pool = _build_pooling(inputs, config)
+        self.whiten = None
+        if config.dim is not None and config.whitening != "regional":
+            pooled = config.dim if regional else inputs
+            self.whiten = build_whitening(pooled, config.dim, convolution=config.convolution)
 
     def pool_map(self, features: Tensor) -> Tensor:
         """B C H W to B C: what the whitening layer sees, and what to fit a whitening to that shall start it."""
+        if self.lwhiten is not None:
+            features = self.lwhiten(features.movedim(1, -1)).movedim(-1, 1)
         pooled = cast(Tensor, self.pool(features))
         return normalise(pooled) if self.normalise else pooled
 
@@ -65,13 +73,21 @@ def build_whitening(inputs: int, dim: int, *, convolution: bool = False) -> nn.L
     return Linear1x1(inputs, dim) if convolution else nn.Linear(inputs, dim)
 
 
-def _build_pooling(inputs: int, config: PooledConfig, regional: nn.Module | None) -> nn.Module:
+def _build_pooling(inputs: int, config: PooledConfig) -> nn.Module:
+    regional = config.whitening != "global"
+    if config.pooling == "crow":
+        return CroW()
+    if config.pooling == "rmac" and not regional:
+        return RMAC(config.levels)
+    pool: MAC | SPoC | GeM
     if config.pooling == "gem":
         exponents = inputs if config.exponents == "channels" else 1
-        return GeM(config.p, exponents=exponents, learnable=config.learnable_p)
-    if config.pooling == "rmac":
-        return RMAC(config.levels, whiten=regional)
-    return {"spoc": SPoC, "mac": MAC, "crow": CroW}[config.pooling]()
+        pool = GeM(config.p, exponents=exponents, learnable=config.learnable_p)
+    else:
+        pool = SPoC() if config.pooling == "spoc" else MAC()
+    if not regional or config.dim is None:
+        return pool
+    return Rpool(pool, build_whitening(inputs, config.dim, convolution=config.convolution), config.levels)
 
 
 def build_pooled(config: PooledConfig) -> GlobalNetwork:

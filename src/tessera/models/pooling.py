@@ -43,9 +43,12 @@ def pool_gem(maps: Tensor, p: Tensor | float = 3.0, eps: float = EPS) -> Tensor:
     p: a number, or a tensor of 1 or C exponents. Activations are raised to eps before the power, so that a zero has a
     gradient and a map of zeros gives eps. B C H W to B C.
     """
-    exponent = p.view(1, -1, 1, 1) if isinstance(p, Tensor) else p
-    powered = maps.clamp_min(eps).pow(exponent).mean(dim=(-2, -1))  # B C
-    return powered.pow(1 / p)
+    return raise_to(maps, p, eps).mean(dim=(-2, -1)).pow(1 / p)
+
+
+def raise_to(maps: Tensor, p: Tensor | float, eps: float = EPS) -> Tensor:
+    """B C H W to B C H W: what GeM averages."""
+    return maps.clamp_min(eps).pow(p.view(1, -1, 1, 1) if isinstance(p, Tensor) else p)
 
 
 def normalise(vectors: Tensor, eps: float = EPS, dim: int = 1) -> Tensor:
@@ -87,6 +90,14 @@ class GeM(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         return pool_gem(maps, self.p, self.eps)
+
+    def powers(self, maps: Tensor) -> Tensor:
+        """B C H W to B C H W: `forward` is the `root` of their mean."""
+        return raise_to(maps, self.p, self.eps)
+
+    def root(self, means: Tensor) -> Tensor:
+        """... C to ... C."""
+        return means.pow(1 / self.p)
 
     def extra_repr(self) -> str:
         shown = f"{tuple(self.p.shape)} learnt" if isinstance(self.p, Tensor) else f"{self.p:g} fixed"

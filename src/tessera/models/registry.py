@@ -29,53 +29,64 @@ def build_model(name: str, *, weights: str | Path | None = None, **overrides: An
     return network
 
 
-def _token(name: str, summary: str, **config: Any) -> ModelEntry:
-    module = "tessera.models.token"
+_PAPERS = ("tessera.models.token:build_token", "tessera.models.token:TokenConfig")
+_RELEASED = ("tessera.models.released:build_released", "tessera.models.released:ReleasedConfig")
+
+
+def _token(kind: tuple[str, str], name: str, summary: str, **config: Any) -> ModelEntry:
+    target, config_class = kind
     return ModelEntry(
         name=name,
         summary=summary,
         paper=TOKEN_PAPER,
         dim=1024,
         num_tokens=4,
-        target=f"{module}:build_token",
-        config_class=f"{module}:TokenConfig",
+        target=target,
+        config_class=config_class,
         config=config,
     )
 
 
-def _released(name: str, summary: str, **config: Any) -> ModelEntry:
-    module = "tessera.models.released"
-    return ModelEntry(
-        name=name,
-        summary=summary,
-        paper=TOKEN_PAPER,
-        dim=1024,
-        num_tokens=4,
-        target=f"{module}:build_released",
-        config_class=f"{module}:ReleasedConfig",
-        config=config,
-    )
-
-
-MODELS: Registry[ModelEntry] = Registry("model")
-
-_TOKEN_NETWORKS: tuple[ModelEntry, ...] = (
-    _token("token", "the paper's network, every part of it a configuration key; ResNet-50, C = 1024"),
-    _token("token-r50", "the paper's network on ResNet-50, C = 1024", backbone="resnet50"),
-    _token("token-r101", "the paper's network on ResNet-101, C = 1024", backbone="resnet101"),
+_TOKEN_NETWORKS = (
+    _token(_PAPERS, "token", "the paper's network, every part of it a configuration key; ResNet-50, C = 1024"),
+    _token(_PAPERS, "token-r18", "the paper's network on ResNet-18, C = 512", backbone="resnet18", channels=512),
+    _token(_PAPERS, "token-r50", "the paper's network on ResNet-50, C = 1024", backbone="resnet50"),
+    _token(_PAPERS, "token-r101", "the paper's network on ResNet-101, C = 1024", backbone="resnet101"),
     _token(
-        "token-r101-c2048", "the literal paper: ResNet-101 without a reduction", backbone="resnet101", channels=None
+        _PAPERS,
+        "token-r101-c2048",
+        "the literal paper: ResNet-101 without a reduction",
+        backbone="resnet101",
+        channels=None,
     ),
-    _token("token-r50-v1", "the paper's network on ResNet-50 v1 (Keras weights)", backbone="resnet50-v1"),
+    _token(_PAPERS, "token-r50-v1", "the paper's network on ResNet-50 v1 (Keras weights)", backbone="resnet50-v1"),
     _token(
-        "token-lite", "the paper's network on EfficientNet-Lite0, C = 256", backbone="efficientnet-lite0", channels=256
+        _PAPERS,
+        "token-lite",
+        "the paper's network on EfficientNet-Lite0, C = 256",
+        backbone="efficientnet-lite0",
+        channels=256,
     ),
-    _token("token-mobile", "the paper's network on MobileNetV2, C = 256", backbone="mobilenet-v2", channels=256),
-    _released("token-released", "the network whose weights the authors released (April 2022), ResNet-50"),
-    _released("token-released-r101", "the released network on ResNet-101", backbone="resnet101"),
-    _released("token-legacy", "the authors' first public network (December 2021), ResNet-50", legacy=True),
-    _released("token-legacy-r101", "the first public network on ResNet-101", legacy=True, backbone="resnet101"),
+    _token(
+        _PAPERS,
+        "token-mobile",
+        "the paper's network on MobileNetV2, C = 256",
+        backbone="mobilenet-v2",
+        channels=256,
+    ),
+    _token(_RELEASED, "token-released", "the network whose weights the authors released (April 2022), ResNet-50"),
+    _token(_RELEASED, "token-released-r18", "the released network on ResNet-18", backbone="resnet18"),
+    _token(_RELEASED, "token-released-r101", "the released network on ResNet-101", backbone="resnet101"),
+    _token(_RELEASED, "token-legacy", "the authors' first public network (December 2021), ResNet-50", legacy=True),
+    _token(
+        _RELEASED,
+        "token-legacy-r101",
+        "the first public network on ResNet-101",
+        legacy=True,
+        backbone="resnet101",
+    ),
 )
 
+MODELS: Registry[ModelEntry] = Registry("model")
 for _entry in (*_TOKEN_NETWORKS, *SYSTEMS):
     MODELS.add(_entry.name, _entry)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tessera.models.network import exporting
-from tessera.models.pooling import EPS, normalise, pool_mac
+from tessera.models.pooling import EPS, MAC, GeM, SPoC, normalise, pool_mac, pool_spoc
 
 Window = tuple[int, int, int, int]  # y, x, height, width
 
@@ -65,11 +65,12 @@ def pool_regions(maps: Tensor, pool: Callable[[Tensor], Tensor], levels: int = 3
     return torch.stack([pool(maps[..., y : y + h, x : x + w]) for y, x, h, w in windows], dim=1)
 
 
-def pool_regions_masked(maps: Tensor, levels: int = 3) -> tuple[Tensor, Tensor]:
-    """The regional maxima with every decision made by tensors, so that one exported graph serves all sizes.
+def pool_regions_masked(maps: Tensor, levels: int = 3, *, mean: bool = False) -> tuple[Tensor, Tensor]:
+    """The regional maxima (or means) with every decision made by tensors, so that one graph serves all sizes.
 
     maps: B C H W. Returns B R C, R the most windows there can be, and which of them are used, R; the others are zero.
     """
+    reduce, pool = (_mean_inside, pool_spoc) if mean else (_max_inside, pool_mac)
     ys = torch.arange(maps.shape[-2], device=maps.device)
     xs = torch.arange(maps.shape[-1], device=maps.device)
     height, width = ys[-1] + 1, xs[-1] + 1  # tensors: a Python number would be frozen into the graph
@@ -77,23 +78,33 @@ def pool_regions_masked(maps: Tensor, levels: int = 3) -> tuple[Tensor, Tensor]:
     extra = _extra_windows_tensor(short, torch.maximum(height, width))
     none = torch.zeros_like(extra)
     extra_rows, extra_columns = torch.where(height > width, extra, none), torch.where(width > height, extra, none)
-    regions, used = [pool_mac(maps)[:, None]], [torch.ones(1, dtype=torch.bool, device=maps.device)]
+    regions, used = [pool(maps)[:, None]], [torch.ones(1, dtype=torch.bool, device=maps.device)]
     for level in range(1, levels + 1):
         side = torch.div(2 * short, level + 1, rounding_mode="floor")
         rows, rows_used = _starts_tensor(height, side, level, extra_rows)
         columns, columns_used = _starts_tensor(width, side, level, extra_columns)
-        strips = _windowed_max(maps.transpose(-1, -2), ys, rows, side)  # B C W N
-        cells = _windowed_max(strips.transpose(-1, -2), xs, columns, side)  # B C N M
+        strips = reduce(maps.transpose(-1, -2), _inside(ys, rows, side))  # B C W N
+        cells = reduce(strips.transpose(-1, -2), _inside(xs, columns, side))  # B C N M
         there = rows_used[:, None] & columns_used & (side > 0)  # N M
         regions.append(torch.where(there, cells, torch.zeros_like(cells)).flatten(2).transpose(1, 2))
         used.append(there.flatten())
     return torch.cat(regions, dim=1), torch.cat(used)
 
 
-def _windowed_max(values: Tensor, positions: Tensor, starts: Tensor, side: Tensor) -> Tensor:
-    """... S and starts N to ... N: the maximum from each start over `side` positions, -inf where that is nothing."""
-    inside = (positions >= starts[:, None]) & (positions < starts[:, None] + side)  # N S
+def _inside(positions: Tensor, starts: Tensor, side: Tensor) -> Tensor:
+    """Which positions S lie within `side` of each start N: N S."""
+    return (positions >= starts[:, None]) & (positions < starts[:, None] + side)
+
+
+def _max_inside(values: Tensor, inside: Tensor) -> Tensor:
+    """... S and N S to ... N, -inf where nothing is inside."""
     return values[..., None, :].masked_fill(~inside, -torch.inf).amax(dim=-1)
+
+
+def _mean_inside(values: Tensor, inside: Tensor) -> Tensor:
+    """... S and N S to ... N, zero where nothing is inside."""
+    weights = inside.to(values.dtype)
+    return values @ (weights / weights.sum(dim=-1, keepdim=True).clamp_min(1)).T
 
 
 def _extra_windows_tensor(short: Tensor, long: Tensor) -> Tensor:
@@ -116,36 +127,32 @@ def _starts_tensor(size: Tensor, side: Tensor, level: int, extra: Tensor) -> tup
 
 
 class RMAC(nn.Module):
-    """The sum of the regional maxima, each of unit length; the sum itself is not normalised. B C H W to B C or B D.
+    """The sum of the regional maxima, each of unit length; the sum itself is not normalised. B C H W to B C."""
 
-    whiten: a linear layer on each regional vector, which is then normalised again (Tolias 2016, Gordo 2017).
-    """
-
-    def __init__(self, levels: int = 3, eps: float = EPS, whiten: nn.Module | None = None) -> None:
+    def __init__(self, levels: int = 3, eps: float = EPS) -> None:
         super().__init__()
         self.levels = levels
         self.eps = eps
-        self.whiten = whiten
 
     def forward(self, maps: Tensor) -> Tensor:
         if not exporting():
-            return self._unit(pool_regions(maps, pool_mac, self.levels)).sum(dim=1)
-        regions, used = pool_regions_masked(maps, self.levels)
-        return (self._unit(regions) * used[:, None]).sum(dim=1)
-
-    def _unit(self, regions: Tensor) -> Tensor:
-        """B R C to B R D, each vector of unit length."""
-        vectors = normalise(regions, self.eps, dim=-1)
-        return vectors if self.whiten is None else normalise(self.whiten(vectors), self.eps, dim=-1)
+            return normalise(pool_regions(maps, pool_mac, self.levels), self.eps, dim=-1).sum(dim=1)
+        regions, _ = pool_regions_masked(maps, self.levels)
+        return normalise(regions, self.eps, dim=-1).sum(dim=1)
 
     def extra_repr(self) -> str:
         return f"levels={self.levels}, eps={self.eps:g}"
 
 
 class Rpool(nn.Module):
-    """Any pooling over R-MAC's windows: each region normalised, whitened where a layer is given, summed, normalised."""
+    """Any pooling over R-MAC's windows: each region normalised, whitened where a layer is given, summed, normalised.
 
-    def __init__(self, pool: nn.Module, whiten: nn.Module | None = None, levels: int = 3, eps: float = EPS) -> None:
+    With maxima and a layer it is the R-MAC of Tolias 2016 and Gordo 2017. B C H W to B D (D = C without a layer).
+    """
+
+    def __init__(
+        self, pool: MAC | SPoC | GeM, whiten: nn.Module | None = None, levels: int = 3, eps: float = EPS
+    ) -> None:
         super().__init__()
         self.pool = pool
         self.whiten = whiten
@@ -153,8 +160,18 @@ class Rpool(nn.Module):
         self.eps = eps
 
     def forward(self, maps: Tensor) -> Tensor:
-        """B C H W to B D (D = C without whitening)."""
-        vectors = normalise(pool_regions(maps, self.pool, self.levels), self.eps, dim=-1)  # B R C
-        if self.whiten is not None:
-            vectors = normalise(self.whiten(vectors), self.eps, dim=-1)
-        return normalise(vectors.sum(dim=1), self.eps)
+        if not exporting():
+            return normalise(self._unit(pool_regions(maps, self.pool, self.levels)).sum(dim=1), self.eps)
+        regions, used = self._pool_masked(maps)
+        return normalise((self._unit(regions) * used[:, None]).sum(dim=1), self.eps)
+
+    def _pool_masked(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(self.pool, GeM):
+            means, used = pool_regions_masked(self.pool.powers(maps), self.levels, mean=True)
+            return self.pool.root(means), used
+        return pool_regions_masked(maps, self.levels, mean=isinstance(self.pool, SPoC))
+
+    def _unit(self, regions: Tensor) -> Tensor:
+        """B R C to B R D, each vector of unit length."""
+        vectors = normalise(regions, self.eps, dim=-1)
+        return vectors if self.whiten is None else normalise(self.whiten(vectors), self.eps, dim=-1)

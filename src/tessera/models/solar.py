@@ -17,10 +17,10 @@ from tessera.models.pooling import pool_gem
 
 @dataclass(frozen=True)
 class SolarConfig:
-    """soa4, soa5: the attention after conv4 (a quarter of the width inside) and after conv5 (a half)."""
+    """soa4, soa5: the attention after conv4 (a quarter of the width inside) and after conv5 (a half). dim: as GeM's."""
 
     backbone: str = "resnet101"
-    dim: int = 2048
+    dim: int | None = 2048
     soa4: bool = True
     soa5: bool = True
 

@@ -41,7 +41,7 @@ _SYSTEMS: dict[str, tuple[str, str, tuple[str, str], dict[str, Any]]] = {
         "regional maxima, each whitened, summed",
         "Gordo et al., End-to-end Learning of Deep Visual Representations, IJCV 2017",
         _POOLED,
-        {"pooling": "rmac", "regional": True},
+        {"pooling": "rmac", "whitening": "regional"},
     ),
     "gem": (
         "generalised mean with a learnt exponent, whitened",
@@ -105,19 +105,20 @@ _RELEASED: dict[str, tuple[str, int, tuple[str, str], dict[str, Any]]] = {
 
 def _system_entries() -> Iterator[ModelEntry]:
     for system, (summary, paper, (target, config_class), config) in _SYSTEMS.items():
-        for name, depth, dim in (
-            (f"{system}-r50", "r50", 2048),
-            (f"{system}-r101", "r101", 2048),
-            (f"{system}-r101-{EQUAL_DIM}", "r101", EQUAL_DIM),
+        for name, backbone, dim in (
+            (f"{system}-r18", "resnet18", 512),
+            (f"{system}-r50", "resnet50", 2048),
+            (f"{system}-r101", "resnet101", 2048),
+            (f"{system}-r101-{EQUAL_DIM}", "resnet101", EQUAL_DIM),
         ):
             yield ModelEntry(
                 name=name,
-                summary=f"{summary}, {_spoken(DEPTHS[depth])}",
+                summary=f"{summary}, {_spoken(backbone)}",
                 paper=paper,
                 dim=dim,
                 target=target,
                 config_class=config_class,
-                config={**config, "backbone": DEPTHS[depth], "dim": dim},
+                config={**config, "backbone": backbone, "dim": dim},
             )
 
 

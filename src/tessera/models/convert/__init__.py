@@ -14,6 +14,7 @@ from tessera.errors import CheckpointError
 from tessera.models.bundle import Bundle, ModelCard
 from tessera.models.convert.checkpoint import Checkpoint, read_checkpoint
 from tessera.models.convert.formats import FORMATS, Format, backbone_of, recognise
+from tessera.models.convert.learned import learned_whitenings, with_learned_whitening
 from tessera.models.export import Network, export_bundle, make_card
 from tessera.models.registry import build_model
 from tessera.storage import hash_file
@@ -23,16 +24,24 @@ __all__ = ["FORMATS", "convert_checkpoint", "load_checkpoint"]
 _LISTED = 12
 
 
-def convert_checkpoint(path: str | Path, output: str | Path, *, name: str | None = None) -> Bundle:
+def convert_checkpoint(
+    path: str | Path, output: str | Path, *, name: str | None = None, whitening: str | None = None
+) -> Bundle:
     """Recognise a checkpoint by its keys, check it key by key, and write a bundle.
 
-    name: of the model on its card; the output folder's by default.
+    name: of the model on its card; the output folder's by default. whitening: one of those that cirtorch learns after
+    training and keeps in the file, as a last layer. The card's provenance lists what was there (`whitenings`).
     """
     source = Path(path)
     checkpoint = read_checkpoint(source)
+    provenance: dict[str, Any] = {"command": "tessera convert", "file": source.name, "sha256": hash_file(source)}
+    if known := list(learned_whitenings(checkpoint)):
+        provenance |= {"whitenings": known, "whitening": whitening}
+    if whitening is not None:
+        checkpoint = with_learned_whitening(checkpoint, whitening)
     found = recognise(checkpoint)
     network = _build(checkpoint, found)
-    provenance = {"command": "tessera convert", "file": source.name, "sha256": hash_file(source), "format": found.name}
+    provenance["format"] = found.name
     card = make_card(network, name or Path(output).name, provenance=provenance)
     return export_bundle(network, output, _with_normalisation(card, checkpoint))
 

@@ -25,6 +25,12 @@ _SEQUENTIAL_BACKBONE = (
     ("features.1.", "backbone.bn1."),
     *((f"features.{index}.", f"backbone.layer{index - 3}.") for index in (4, 5, 6, 7)),
 )
+_SOLAR_BACKBONE = (
+    ("features.conv1.0.", "backbone.conv1."),
+    ("features.conv1.1.", "backbone.bn1."),
+    ("features.conv2_x.2.", "backbone.layer1."),
+    *((f"features.conv{stage}_x.", f"backbone.layer{stage - 1}.") for stage in (3, 4, 5)),
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Format:
 
     marks: keys that it has and those tried before it do not.
     model: the registry entry it becomes; `configure` gives what the file itself decides of its configuration.
-    renames: prefixes there and here. dropped: prefixes of classifiers.
+    renames: prefixes there and here. dropped: prefixes of classifiers, and of what is stored but never used.
     """
 
     name: str
@@ -95,24 +101,30 @@ def _configure_how(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _configure_cirtorch(checkpoint: Checkpoint) -> dict[str, Any]:
     meta, state = _table(checkpoint, "meta"), checkpoint.state
-    if meta.get("regional") or any(key.startswith(("pool.rpool.", "lwhiten.")) for key in state):
-        raise CheckpointError(
-            f"{checkpoint.path} is a cirtorch network with regional or local whitening, which cannot be converted; "
-            "those with one whitening layer after the pooling, or none, can."
-        )
-    exponents = state["pool.p"].numel() if "pool.p" in state else 1
-    pooling = str(meta.get("pooling", "gem" if "pool.p" in state else "")).lower()
-    if pooling in ("gem", "gemmp"):
-        config: dict[str, Any] = {"pooling": "gem", "exponents": "shared" if exponents == 1 else "channels"}
-    elif pooling in ("mac", "spoc", "rmac"):
-        config = {"pooling": pooling}
-    else:
+    regional = bool(meta.get("regional")) or any(key.startswith(("pool.rpool.", "pool.whiten.")) for key in state)
+    exponents = state.get("pool.p", state.get("pool.rpool.p"))
+    pooling = str(meta.get("pooling", "" if exponents is None else "gem")).lower()
+    if pooling not in ("gem", "gemmp", "mac", "spoc", "rmac"):
         raise CheckpointError(
             f"{checkpoint.path} is a cirtorch network, but says nothing of its pooling: neither meta.pooling (gem, "
             f"gemmp, mac, spoc or rmac; found {pooling or 'nothing'}) nor pool.p is in it."
         )
-    whiten = state.get("whiten.weight")
-    return {**config, "regional": False, "dim": None if whiten is None else whiten.shape[0]}
+    if regional and pooling == "rmac":
+        raise CheckpointError(f"{checkpoint.path} has regions of regions (regional R-MAC), which no paper describes.")
+    final, regions = state.get("whiten.weight"), state.get("pool.whiten.weight")
+    layer = regions if final is None else final
+    return {
+        "pooling": pooling.removesuffix("mp"),
+        "exponents": "shared" if exponents is None or exponents.numel() == 1 else "channels",
+        "whitening": "global" if not regional else "regional" if final is None else "both",
+        "local": bool(meta.get("local_whitening")) or "lwhiten.weight" in state,
+        "dim": None if layer is None and not regional else layer.shape[0] if layer is not None else 2048,
+    }
+
+
+def _configure_solar(checkpoint: Checkpoint) -> dict[str, Any]:
+    places = {f"soa{stage}": f"features.soa{stage}.v.weight" in checkpoint.state for stage in (4, 5)}
+    return {"dim": None, **_configure_whitened(checkpoint), **places}
 
 
 # In this order: each has a mark that none before it has.
@@ -164,12 +176,31 @@ FORMATS = (
         (*_AUTHORS_BACKBONE, ("whiten.", "head.whiten.")),
         _configure_whitened,
     ),
+    Format(
+        "SOLAR",
+        ("features.conv1.0.weight",),
+        "solar-r101",
+        (
+            *_SOLAR_BACKBONE,
+            ("features.soa", "soa"),
+            ("pool.", "head.pool."),
+            ("whiten.", "head.whiten."),
+        ),
+        _configure_solar,
+        dropped=("classifier", "features.soa4.gamma", "features.soa5.gamma"),
+    ),
     Format("HOW", ("features.0.weight", "dim_reduction.weight"), "how-r50", _SEQUENTIAL_BACKBONE, _configure_how),
     Format(
         "cirtorch",
         ("features.0.weight",),
         "gem-r50",
-        (*_SEQUENTIAL_BACKBONE, ("pool.", "head.pool."), ("whiten.", "head.whiten.")),
+        (
+            *_SEQUENTIAL_BACKBONE,
+            ("pool.rpool.", "head.pool.pool."),
+            ("pool.", "head.pool."),
+            ("whiten.", "head.whiten."),
+            ("lwhiten.", "head.lwhiten."),
+        ),
         _configure_cirtorch,
     ),
 )
