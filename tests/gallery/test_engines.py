@@ -16,7 +16,6 @@ import tessera
 from tessera.errors import GalleryLockedError, GalleryMismatchError, UsageError
 from tessera.gallery import faiss_engine
 from tessera.gallery.engine import parse_engine
-from tessera.gallery.faiss_engine import FaissEngine
 
 Painter = Callable[..., Path]
 
@@ -161,8 +160,8 @@ def test_growing_far_beyond_its_size_fits_the_codec_anew(
     filled: Path, photo_folder: Path, painter: Painter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[str] = []
-    build = FaissEngine._built
-    monkeypatch.setattr(FaissEngine, "_built", lambda self, *a, **k: built.append("built") or build(self, *a, **k))
+    build = faiss_engine.build_index
+    monkeypatch.setattr(faiss_engine, "build_index", lambda *given: built.append("built") or build(*given))
     with tessera.Gallery(filled) as gallery:
         painter(photo_folder / "one.png", 50)
         gallery.index(photo_folder)

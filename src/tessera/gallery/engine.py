@@ -27,11 +27,8 @@ class Engine(Protocol):
     def worth_saving(self) -> bool:
         """Whether so much was made in memory that a reader should write it down, if nobody else is writing."""
 
-    def refresh(self, catalog: Catalog, *, writing: bool = False, wait: bool = True) -> bool:
-        """Catch up with the catalogue. writing: the caller holds the writer's lock, so files may be replaced.
-
-        wait False: if another thread is at it already, leave it to that one and return False.
-        """
+    def refresh(self, catalog: Catalog, *, writing: bool = False) -> None:
+        """Catch up with the catalogue. writing: the caller holds the writer's lock, so files may be replaced."""
 
     def search(
         self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import GalleryError, IndexingError
+from tessera.errors import IndexingError
 from tessera.gallery.catalog import Catalog
 from tessera.gallery.snapshot import Ids, Snapshot
 from tessera.index.build import build_index, choose_codec, load_index
@@ -30,6 +30,7 @@ from tessera.storage import storage_error, write_atomically
 
 STATE_NAME = "state.json"
 SAVE_AFTER = 256  # a reader that opens the index makes up so many changes itself in no time
+_LOADS = 3  # how often to try to read an index that is replaced at the same moment
 
 
 @dataclass(frozen=True)
@@ -70,42 +71,40 @@ class FaissEngine:
         self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         view = self._view
-        if view is None:
-            raise GalleryError("The gallery holds no image that can be searched. Run `tessera index PHOTOS` first.")
+        if view is None:  # the last image has just been taken out
+            shape = (len(np.atleast_2d(np.asarray(queries))), k)
+            return np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
         return view.index.search(queries, k, allowed=allowed)
 
-    def refresh(self, catalog: Catalog, *, writing: bool = False, wait: bool = True) -> bool:
-        if not self._lock.acquire(blocking=wait or self._view is None):
-            return False
-        try:
-            with catalog.read() as snapshot:
-                current = _current_state(snapshot, self.codec)
-                if writing and self._view is None and self._stored_state() == current:
-                    return True  # nothing to bring up to date, and nobody has asked to search
-                if self._view is None or self._view.state != current:
-                    self._view = self._caught_up(snapshot, current, writing=writing)
+    def refresh(self, catalog: Catalog, *, writing: bool = False) -> None:
+        if writing:
+            self._renew(catalog)
+        with self._lock:
+            if not writing or self._view is not None:  # who only writes need not open the index
+                self._catch_up(catalog)
             if writing:
                 self._save_if_due(catalog)
-            return True
-        finally:
-            self._lock.release()
 
     def rebuild(self, catalog: Catalog) -> None:
-        with self._lock:
-            with catalog.read() as snapshot:
-                current = _current_state(snapshot, self.codec)
-                self._view = self._built(snapshot, current, save=True)
-            self._trim(catalog)
+        with catalog.read() as snapshot:
+            self._build_and_save(snapshot, _current_state(snapshot, self.codec))
+        self._trim(catalog)
 
     def problems(self, catalog: Catalog) -> list[str]:
+        for _ in range(_LOADS):
+            state = self._stored_state()
+            found = self._look_through(catalog, state)
+            if not found or self._stored_state() == state:  # else another process has just replaced it
+                break
+        return found
+
+    def _look_through(self, catalog: Catalog, state: State | None) -> list[str]:
         with catalog.read() as snapshot:
-            current = _current_state(snapshot, self.codec)
             if snapshot.searchable == 0:
                 return []
-            state = self._stored_state()
             if state is None:
                 return [f"The index in {self.index_dir} is missing or was not finished."]
-            if not _reaches(state, current, snapshot):
+            if not _reaches(state, _current_state(snapshot, self.codec), snapshot):
                 return [f"The index in {self.index_dir} is stale: it shows generation {state.generation}."]
             try:
                 found = [f"{problem}." for problem in verify(self.index_dir)]
@@ -139,32 +138,77 @@ class FaissEngine:
         return described
 
     def close(self) -> None:
-        self._view = None
+        """Nothing to do: the index and its files go with the last search that uses them."""
 
-    def _caught_up(self, snapshot: Snapshot, current: State, *, writing: bool) -> _View | None:
+    def _catch_up(self, catalog: Catalog) -> None:
+        """Show the catalogue as it is now: by what has changed, by the index on disk, or by one made in memory."""
+        with catalog.read() as snapshot:
+            current = _current_state(snapshot, self.codec)
+            if snapshot.searchable == 0:
+                self._view = None
+                return
+            if self._view is not None and self._follow(self._view, snapshot, current):
+                return
+        stored = self._stored_view()
+        with catalog.read() as snapshot:  # opened later than the index was stored, so not older than it
+            current = _current_state(snapshot, self.codec)
+            if stored is None or not self._follow(stored, snapshot, current):
+                self._view = _build_in_memory(snapshot, current)
+
+    def _follow(self, view: _View, snapshot: Snapshot, current: State) -> bool:
+        """Bring a view up to the snapshot and search with it from now on; False where that cannot be done."""
+        if view.state != current:
+            if not _reaches(view.state, current, snapshot):
+                return False
+            changes = _replay(view.index, snapshot, view.state)
+            if view.index.needs_maintenance:
+                view.index.maintain()
+            if view.index.size != snapshot.searchable:
+                return False  # whatever the reason, the catalogue is right
+            view = _View(view.index, current, view.unsaved + changes)
+        self._view = view
+        return True
+
+    def _stored_view(self) -> _View | None:
+        """The index on disk, if it is whole. Another process may replace it meanwhile: then the one that it wrote."""
+        for _ in range(_LOADS):
+            state = self._stored_state()
+            if state is None:
+                return None
+            try:
+                index = load_index(self.index_dir)
+            except IndexingError:
+                continue
+            if self._stored_state() == state:
+                return _View(index, state, 0)
+        return None
+
+    def _renew(self, catalog: Catalog) -> None:
+        """Build and save a new index where there is none, or where the gallery has outgrown the one that there is.
+
+        By the one writer, and without the lock: searches go on with what they have, however long it takes.
+        """
+        with catalog.read() as snapshot:
+            current = _current_state(snapshot, self.codec)
+            if snapshot.searchable == 0 or self._stored_state() == current:
+                return
+            view = self._view or self._stored_view()
+            if view is not None and _reaches(view.state, current, snapshot) and not self._outgrown(view, snapshot):
+                with self._lock:
+                    self._view = self._view or view
+                return
+            self._build_and_save(snapshot, current)
+
+    def _build_and_save(self, snapshot: Snapshot, current: State) -> None:
         if snapshot.searchable == 0:
-            return None
-        view = self._view
-        if view is None or not _reaches(view.state, current, snapshot):
-            view = self._loaded(snapshot, current)
-        if view is None or (writing and self._outgrown(view, snapshot)):
-            return self._built(snapshot, current, save=writing)
-        changes = _replay(view.index, snapshot, view.state)
-        if view.index.needs_maintenance:
-            view.index.maintain()
-        if view.index.size != snapshot.searchable:
-            return self._built(snapshot, current, save=writing)  # whatever the reason, the catalogue is right
-        return _View(view.index, current, view.unsaved + changes)
-
-    def _loaded(self, snapshot: Snapshot, current: State) -> _View | None:
-        """The index on disk, if it is whole and can be brought up to the catalogue."""
-        state = self._stored_state()
-        if state is None or not _reaches(state, current, snapshot):
-            return None
-        try:
-            return _View(load_index(self.index_dir), state, 0)
-        except IndexingError:
-            return None
+            self._view = None
+            return
+        with _scratch_folder(self.index_dir) as scratch:
+            self._write(build_index(self.codec, *_spool(snapshot, scratch / "descriptors.f16")), current)
+        with self._lock:
+            if self._view is not None:  # a command that only indexes need not open it
+                # Opened again, so that searches read the file that was saved and not the one that has gone.
+                self._view = _View(load_index(self.index_dir), current, 0)
 
     def _outgrown(self, view: _View, snapshot: Snapshot) -> bool:
         """Whether so much has come that the codec should be chosen and fitted anew."""
@@ -172,21 +216,6 @@ class FaissEngine:
         size = view.index.size + arriving
         chosen = choose_codec(size) if self.codec == "auto" else self.codec
         return arriving > view.index.size or (chosen != view.index.codec and choose_codec(size * 9 // 10) == chosen)
-
-    def _built(self, snapshot: Snapshot, current: State, *, save: bool) -> _View | None:
-        count = snapshot.searchable
-        if count == 0:
-            return None
-        with _scratch_folder(self.index_dir if save else None) as scratch:
-            ids, descriptors = _spool(snapshot, scratch / "descriptors.f16")
-            index = build_index(self.codec, ids, descriptors)
-            if not save:
-                return _View(index, current, max(count, SAVE_AFTER))
-            self._write(index, current)
-            if self._view is None:
-                return None  # nobody has searched here: a command that only indexes need not open it
-            # Opened again, so that searches read the file that was saved and not the one that is about to go.
-            return _View(load_index(self.index_dir), current, 0)
 
     def _save_if_due(self, catalog: Catalog) -> None:
         view = self._view
@@ -230,14 +259,25 @@ def _reaches(state: State, current: State, snapshot: Snapshot) -> bool:
     )
 
 
+def _build_in_memory(snapshot: Snapshot, current: State) -> _View | None:
+    """For a reader, who may write no file of the gallery."""
+    if snapshot.searchable == 0:
+        return None
+    with _scratch_folder(None) as scratch:
+        index = build_index(current.codec, *_spool(snapshot, scratch / "descriptors.f16"))
+    return _View(index, current, max(index.size, SAVE_AFTER))
+
+
 def _replay(index: SearchIndex, snapshot: Snapshot, state: State) -> int:
-    """Make the changes since `state` in the index; how many there were."""
-    removed = snapshot.removed_ids(state.generation)
-    changes = index.remove(removed) if len(removed) else 0
+    """Make the changes since `state` in the index; how many there were.
+
+    Additions first: a changed image has a new id, and searches under way must find one of the two.
+    """
+    changes = 0
     for ids, descriptors in snapshot.stream_descriptors(state.last_id):
         index.add(ids, descriptors)
         changes += len(ids)
-    return changes
+    return changes + index.remove(snapshot.removed_ids(state.generation))
 
 
 def _spool(snapshot: Snapshot, path: Path) -> tuple[Ids, npt.NDArray[np.float16]]:

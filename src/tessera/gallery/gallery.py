@@ -45,7 +45,7 @@ class Gallery:
     model: a packaged model's name or a bundle's folder; codec, engine: how it is searched. Each is the gallery's own
     where it is not given, and for a new gallery the default. create False: an error where there is no gallery.
     reload: what a search does when another process has changed the gallery: catch up first, or answer from what it
-    has while a thread catches up (for a service that must not pause).
+    has while a thread catches up (for a service that must not pause; what was changed a moment ago may be missing).
 
     One gallery may be used from several threads at once: searches run side by side, writes one after the other.
     """
@@ -146,8 +146,7 @@ class Gallery:
         embedded = time.perf_counter()
         by_local = rerank in LOCAL_RERANKINGS
         depth, other = (max(k, RERANK_DEPTH), None) if by_local else (k, rerank)
-        scores, ids = self._searcher.search(descriptor[None], depth, conditions, expand=expand, rerank=other)
-        hits = self._searcher.hits(scores[0], ids[0])
+        (hits,) = self._searcher.search(descriptor[None], depth, conditions, expand=expand, rerank=other)
         searched = time.perf_counter()
         notes: list[str] = []
         if by_local:
@@ -165,8 +164,7 @@ class Gallery:
         """Search for many descriptors, Q D, at once: all cores and one pass, for a service or a script."""
         queries = np.stack([unit_descriptor(row) for row in np.atleast_2d(np.asarray(descriptors))])
         self._searcher.refuse_empty()
-        scores, ids = self._searcher.search(queries, k, parse_where(where))
-        return [self._searcher.hits(row_scores, row_ids) for row_scores, row_ids in zip(scores, ids, strict=True)]
+        return self._searcher.search(queries, k, parse_where(where))
 
     def describe(self, query: Query, *, box: Box | None = None) -> npt.NDArray[np.float32]:
         """The descriptor, D, that `search` would use."""

@@ -59,9 +59,9 @@ class MilvusEngine:
     def worth_saving(self) -> bool:
         return self._behind
 
-    def refresh(self, catalog: Catalog, *, writing: bool = False, wait: bool = True) -> bool:
-        if not self._lock.acquire(blocking=wait):
-            return False
+    def refresh(self, catalog: Catalog, *, writing: bool = False) -> None:
+        if not self._lock.acquire(blocking=writing):
+            return  # another thread is at it; a reader has nothing to push, and need not wait
         try:
             with catalog.read() as snapshot:
                 current = self._current(snapshot)
@@ -69,7 +69,7 @@ class MilvusEngine:
                 self._size = snapshot.searchable
                 self._behind = pushed != current
                 if not self._behind or not writing:
-                    return True
+                    return
                 if pushed is None or not self._reaches(pushed, current, snapshot) or not self._has_collection():
                     self._fill(snapshot)
                 else:
@@ -77,7 +77,6 @@ class MilvusEngine:
                 self._remember(current)
             with catalog.write() as batch:
                 batch.trim_removals(current.generation)
-            return True
         finally:
             self._lock.release()
 

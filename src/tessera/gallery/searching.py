@@ -8,16 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import GalleryError, UsageError, unknown_name
+from tessera.gallery.engine import Engine
 from tessera.gallery.filters import Condition
 from tessera.gallery.paths import printable
 from tessera.gallery.results import Hit
-from tessera.gallery.snapshot import Ids
+from tessera.gallery.snapshot import Ids, Record
 from tessera.gallery.store import Store
 
 Scores = npt.NDArray[np.float32]
 
 RERANKINGS = ("global",)
 _FILTERS_KEPT = 8
+_TRIES = 8  # a search that is met by a writer every time, however quick it is, answers in the end
 
 
 class Searcher:
@@ -36,25 +38,53 @@ class Searcher:
         *,
         expand: str | None = None,
         rerank: str | None = None,
-    ) -> tuple[Scores, Ids]:
-        """Scores Q K and ids Q K, best first; fewer columns where the gallery holds fewer images than k."""
+    ) -> list[list[Hit]]:
+        """The hits of each of Q D queries, best first, of one moment of the catalogue.
+
+        The index is searched first and the catalogue read after it. Where a writer came in between, an image that it
+        changed has another id by then and would be missing from the answer: the search is made again.
+        """
         self._check(queries, k)
         if rerank is not None and rerank not in RERANKINGS:
             raise UsageError(unknown_name("re-ranking", rerank, (*RERANKINGS, "sp", "dsm", "lightglue")))
-        self._store.refresh()
-        engine = self._store.engine
-        allowed = self.allowed_ids(conditions)
-        reachable = engine.size if allowed is None else min(engine.size, len(allowed))
-        if reachable == 0:
-            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        k = min(k, reachable)
-        if expand is None and rerank is None:
-            return engine.search(queries, k, allowed=allowed)
-        from tessera.index.refinement import search_refined
+        tries = 1 if self._store.answers_at_once else _TRIES
+        while True:
+            tries -= 1
+            engine, shown = self._store.refresh()
+            allowed = self.allowed_ids(conditions)
+            scores, ids = self._ask(engine, queries, k, allowed, expand=expand, rerank=rerank)
+            found = np.unique(ids[ids >= 0]).tolist()
+            with self._store.catalog.read() as snapshot:
+                records = snapshot.records(found)
+                fits = not conditions or snapshot.generation == shown  # the filter is of the index's own moment
+            if (fits and len(records) == len(found)) or tries == 0:
+                return [_hits(row_scores, row_ids, records) for row_scores, row_ids in zip(scores, ids, strict=True)]
 
-        return search_refined(
-            engine, queries, k, fetch=self._fetch, expand=expand, rerank=rerank == "global", allowed=allowed
-        )
+    def _ask(
+        self, engine: Engine, queries: Scores, k: int, allowed: Ids | None, *, expand: str | None, rerank: str | None
+    ) -> tuple[Scores, Ids]:
+        """Scores Q K and ids Q K, best first; fewer columns where there are fewer images than k."""
+        while True:
+            size = engine.size
+            columns = min(k, size if allowed is None else min(size, len(allowed)))
+            if columns == 0:
+                return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+            if expand is None and rerank is None:
+                answer = engine.search(queries, columns, allowed=allowed)
+            else:
+                from tessera.index.refinement import search_refined
+
+                answer = search_refined(
+                    engine,
+                    queries,
+                    columns,
+                    fetch=self._fetch,
+                    expand=expand,
+                    rerank=rerank == "global",
+                    allowed=allowed,
+                )
+            if k <= size or engine.size <= size:
+                return answer  # else more came in than were asked for, and the last of them would be missing
 
     def _fetch(self, ids: Ids) -> Scores:
         """Stored descriptors K D; zeros for an image that was removed a moment ago."""
@@ -83,14 +113,6 @@ class Searcher:
             self._filtered[key] = ids
         return ids
 
-    def hits(self, scores: Scores, ids: Ids) -> list[Hit]:
-        """Hits of one query; an image that was removed a moment ago is left out."""
-        found = [(float(score), int(image_id)) for score, image_id in zip(scores, ids, strict=True) if image_id >= 0]
-        with self._store.catalog.read() as snapshot:
-            records = snapshot.records([image_id for _, image_id in found])
-        kept = [(score, records[image_id]) for score, image_id in found if image_id in records]
-        return [Hit(rank, record.id, record.path, score, record.metadata) for rank, (score, record) in enumerate(kept)]
-
     def refuse_empty(self) -> None:
         with self._store.catalog.read() as snapshot:
             searchable, failed = snapshot.searchable, snapshot.count_failed()
@@ -107,6 +129,12 @@ class Searcher:
             dim = int(snapshot.setting("dim"))
         if queries.shape[1] != dim:
             raise UsageError(f"The descriptor has {queries.shape[1]} numbers, the gallery's have {dim}. Use its model.")
+
+
+def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
+    """Hits of one query; an image that was removed a moment ago is left out."""
+    kept = [(float(score), records[i]) for score, i in zip(scores, ids.tolist(), strict=True) if i in records]
+    return [Hit(rank, record.id, record.path, score, record.metadata) for rank, (score, record) in enumerate(kept)]
 
 
 def check_k(k: int) -> None:

@@ -47,9 +47,10 @@ class Store:
         self._asked_model = None if model is None else _absolute_folder(os.fspath(model))
         self._asked_codec = codec
         self._device, self._runtime, self._threads = device, runtime, threads
-        self._reload, self._reloading = reload, threading.Lock()
+        self.answers_at_once = reload == "background"
+        self._reloading = threading.Lock()
         self._writing, self._opening = threading.RLock(), threading.RLock()
-        self._refreshed = -1  # the generation that searches see at least
+        self._shown = -1  # the generation that the engine shows at least
         self._describer: Describer | None = None
         self._engine: Engine | None = None
         self._open(None if engine is None else absolute_engine(engine), create=create)
@@ -136,30 +137,35 @@ class Store:
             if self._engine is not None:
                 self._engine.close()
                 self._engine = None
-            self._refreshed = -1
+            self._shown = -1
 
-    def refresh(self) -> None:
-        """Let the engine catch up with the catalogue before a search."""
-        if self.catalog.generation() == self._refreshed and self.engine.size > 0:
-            return
-        if self._reload == "background" and self.engine.size > 0:
-            if self._reloading.acquire(blocking=False):
-                threading.Thread(target=self._refresh_and_release, name="reload", daemon=True).start()
-            return
-        self._refresh_now()
+    def refresh(self) -> tuple[Engine, int]:
+        """Let the engine catch up before a search; the engine, and the generation that it shows at least."""
+        with self._opening:
+            engine, shown = self.engine, self._shown
+        if engine.size > 0:
+            if self.catalog.generation() == shown:
+                return engine, shown
+            if self.answers_at_once:
+                if self._reloading.acquire(blocking=False):
+                    threading.Thread(
+                        target=self._catch_up_and_release, args=[engine], name="reload", daemon=True
+                    ).start()
+                return engine, shown
+        return engine, self._catch_up(engine)
 
-    def _refresh_and_release(self) -> None:
+    def _catch_up_and_release(self, engine: Engine) -> None:
         try:
-            self._refresh_now()
+            self._catch_up(engine)
         finally:
             self._reloading.release()
 
-    def _refresh_now(self) -> None:
-        engine = self.engine
+    def _catch_up(self, engine: Engine) -> int:
         generation = self.catalog.generation()
-        if not engine.refresh(self.catalog, wait=False):
-            return
-        self._refreshed = generation
+        engine.refresh(self.catalog)
+        with self._opening:
+            if engine is self._engine:
+                self._shown = max(self._shown, generation)
         # An index that had to be made is written down for the next reader, unless someone else is writing.
         if engine.worth_saving and self._writing.acquire(blocking=False):
             try:
@@ -167,6 +173,7 @@ class Store:
                     engine.refresh(self.catalog, writing=True)
             finally:
                 self._writing.release()
+        return generation
 
     @property
     def describer(self) -> Describer:

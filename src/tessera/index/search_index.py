@@ -81,7 +81,8 @@ class SearchIndex:
     @property
     def size(self) -> int:
         """How many descriptors a search can find."""
-        return self._rows.alive + self._tail.size
+        with self._lock:  # merging moves them from one to the other
+            return self._rows.alive + self._tail.size
 
     @property
     def dead(self) -> int:
