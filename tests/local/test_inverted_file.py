@@ -201,3 +201,18 @@ def test_the_same_seed_gives_the_same_words():
     features = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
     first, second = (Codebook.train(features, 5, seed=3).centroids for _ in range(2))
     np.testing.assert_array_equal(first, second)
+
+
+def test_an_effort_finds_nearly_all_nearest_words_and_is_kept(tmp_path):
+    random = np.random.default_rng(0)
+    codebook = Codebook(random.normal(size=(500, 16)))
+    features = (codebook.centroids[random.integers(0, 500, 300)] + 0.3 * random.normal(size=(300, 16))).astype("f4")
+    exact, near = codebook.assign(features, 5), codebook.assign(features, 5, effort=16)
+    assert near.shape == exact.shape
+    assert (near[:, 0] == exact[:, 0]).mean() > 0.95
+    assert (codebook.assign(features, 5, effort=500) == exact).mean() > 0.99
+    index = InvertedFile(codebook, KernelConfig(effort=16))
+    index.add(np.repeat(np.arange(30), 10), features)
+    assert [int(index.search(features[10 * i : 10 * i + 10], 1)[0][0]) for i in range(30)] == list(range(30))
+    index.save(tmp_path / "asmk.bin")
+    assert InvertedFile.load(tmp_path / "asmk.bin").config.effort == 16

@@ -33,15 +33,22 @@ class Aggregate:
 
 
 def aggregate(
-    codebook: Codebook, features: Vectors, image_ids: npt.NDArray[np.int64], *, nearest: int, binary: bool
+    codebook: Codebook,
+    features: Vectors,
+    image_ids: npt.NDArray[np.int64],
+    *,
+    nearest: int,
+    binary: bool,
+    effort: int = 0,
 ) -> Aggregate:
     """Sum the residuals of each image's features word by word, then keep their direction (or its signs).
 
     A feature that is assigned to several words enters each of them, unweighted.
 
-    features: N D; image_ids: N, any order.
+    features: N D; image_ids: N, any order. effort: of the assignment, see `Codebook.assign`.
     """
-    return aggregate_words(codebook, features, codebook.assign(features, nearest), image_ids, binary=binary)
+    words = codebook.assign(features, nearest, effort=effort)
+    return aggregate_words(codebook, features, words, image_ids, binary=binary)
 
 
 def aggregate_words(

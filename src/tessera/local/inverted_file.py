@@ -27,7 +27,11 @@ _MERGE_SEGMENTS = 8
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """The defaults are HOW's: signs, five words a query feature, alpha 3, threshold 0, no idf."""
+    """The defaults are HOW's: signs, five words a query feature, alpha 3, threshold 0, no idf.
+
+    effort: 0 finds the nearest words exactly, as the published package; 16 makes that several times faster and misses
+    some (docs/local.md has figures).
+    """
 
     binary: bool = True
     db_assignment: int = 1
@@ -35,6 +39,7 @@ class KernelConfig:
     alpha: float = 3.0
     threshold: float = 0.0
     idf: bool = False
+    effort: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,14 @@ class InvertedFile:
     def add(self, image_ids: npt.NDArray[np.int64], features: Vectors) -> None:
         """Add images by their features. image_ids: N, the image of each feature; none of them may be known already."""
         config = self.config
-        entries = aggregate(self.codebook, features, image_ids, nearest=config.db_assignment, binary=config.binary)
+        entries = aggregate(
+            self.codebook,
+            features,
+            image_ids,
+            nearest=config.db_assignment,
+            binary=config.binary,
+            effort=config.effort,
+        )
         self.add_aggregate(entries)
 
     def add_aggregate(self, entries: Aggregate) -> None:
@@ -154,6 +166,7 @@ class InvertedFile:
             np.zeros(len(features), np.int64),
             nearest=config.query_assignment,
             binary=config.binary,
+            effort=config.effort,
         )
         return self.score_aggregate(query)
 
@@ -240,8 +253,8 @@ class InvertedFile:
         if hashlib.sha256(content[32:]).digest() != content[:32]:
             raise IndexingError(f"{path} is damaged: its checksum does not match. Build the inverted file again.")
         arrays = np.load(io.BytesIO(content[32:]), allow_pickle=False)
-        defaults = asdict(KernelConfig())
-        config = KernelConfig(**{key: type(value)(arrays[f"config_{key}"]) for key, value in defaults.items()})
+        known = {key: value for key, value in asdict(KernelConfig()).items() if f"config_{key}" in arrays}
+        config = KernelConfig(**{key: type(value)(arrays[f"config_{key}"]) for key, value in known.items()})
         built = cls(Codebook(arrays["centroids"]), config)
         if len(arrays["slots"]):
             built._segments = [_Segment(arrays["offsets"], arrays["slots"], arrays["values"])]
