@@ -70,6 +70,22 @@ def test_padding_is_tensorflows_where_sides_are_even(kernel: int, size: int) -> 
     torch.testing.assert_close(conv(image), F.conv2d(padded, conv.weight, stride=2))
 
 
+@pytest.mark.parametrize(("height", "width"), [(96, 64), (161, 97), (33, 200)])
+def test_levels_stand_beside_the_last_map(height: int, width: int) -> None:
+    """A GeM over the level at stride 16 is the same before and after its positions were joined two by two."""
+    levels = build_backbone("efficientnet-lite0-levels").eval()
+    plain = build_backbone("efficientnet-lite0").eval()
+    plain.load_state_dict(levels.state_dict())
+    with torch.inference_mode():
+        images = torch.randn(1, 3, height, width)
+        (conv4, last), (own_conv4, joined) = plain.forward_stages(images), levels.forward_stages(images)
+    assert levels.channels == joined.shape[1] == 1280 + 320 + 192 + 112
+    assert torch.equal(conv4, own_conv4) and torch.equal(joined[:, :1280], last)
+    if conv4.shape[-1] % 2 == conv4.shape[-2] % 2 == 0:
+        expected, found = (m.clamp_min(1e-6).pow(3).mean(dim=(2, 3)) for m in (conv4, joined[:, -112:]))
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "mobilenet-v2"])
 def test_imagenet_weights_load_from_their_packages(name: str) -> None:
     try:

@@ -69,6 +69,31 @@ def test_weights_are_stored_once(tmp_path: Path) -> None:
     onnx.checker.check_model(str(bundle.onnx_path))
 
 
+def test_half_precision_is_stored_and_turned_back(tmp_path: Path) -> None:
+    """Half the bytes, and both runtimes compute with the same rounded numbers."""
+    network = build_model("token", backbone="resnet18", channels=64)
+    sizes = {}
+    for half in (False, True):
+        bundle = export_bundle(network, tmp_path / str(half), make_card(network, "small"), half=half)
+        sizes[half] = bundle.weights_path.stat().st_size
+        again = load_network(Bundle.open(bundle.path))
+        assert max(check_graph(again, bundle.onnx_path).values()) < 1e-5
+    assert sizes[True] < 0.51 * sizes[False]
+    assert again.state_dict()["backbone.bn1.running_var"].dtype == torch.float32
+    assert torch.equal(network.state_dict()["backbone.conv1.weight"], again.state_dict()["backbone.conv1.weight"])
+
+
+def test_places_have_a_graph_of_their_own(tmp_path: Path) -> None:
+    network = build_model("token", backbone="tiny", channels=16, dim=24, lfsa=False, blocks=0, power=3.0)
+    bundle = export_bundle(network, tmp_path / "b", make_card(network, "b"))
+    assert check_graph(network, bundle.places_path, SIZES, names=["places"])["places"] < 1e-5
+    bundle.places_path.unlink()
+    with pytest.raises(ModelError, match="changed or damaged"):
+        Bundle.open(bundle.path).verify()
+    refined = build_model("token", backbone="tiny", channels=16, heads=4, dim=24)
+    assert not export_bundle(refined, tmp_path / "r", make_card(refined, "r")).places_path.exists()
+
+
 def test_the_card_says_what_the_network_is(tmp_path: Path) -> None:
     network = make("token")
     card = export_bundle(network, tmp_path / "b", make_card(network, "mine", licence="CC0")).card

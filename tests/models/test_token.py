@@ -185,3 +185,18 @@ def test_row_one_of_table_3_is_spocs_mean_with_the_same_layer() -> None:
     head = TokenHead(32, TokenConfig(channels=None, lfsa=False, tokenizer="mean", blocks=0, dim=24))
     features = torch.randn(2, 32, 3, 4)
     torch.testing.assert_close(head.describe(features), features.mean(dim=(2, 3)) @ head.projection.weight.T)
+
+
+@pytest.mark.parametrize("power", [1.0, 3.0])
+def test_what_the_places_add_is_what_the_tokens_add(power: float) -> None:
+    config = TokenConfig(channels=None, lfsa=False, blocks=0, power=power, num_tokens=3, dim=7)
+    head = TokenHead(5, config).double().eval()
+    with torch.no_grad():
+        head.tokenizer.weight.normal_()
+        features = torch.rand(2, 5, 4, 6, dtype=torch.float64)
+        places, parts = head.places(features), head(features)["parts"]
+    assert places.shape == (2, 3, 7, 4, 6)
+    torch.testing.assert_close(places.sum(dim=(-1, -2)), parts[:, :3], rtol=1e-10, atol=1e-12)
+    elsewhere = features.clone()
+    elsewhere[..., 0, 0] = 0
+    assert torch.all(head.places(elsewhere)[..., 0, 0].abs() < 1e-4)

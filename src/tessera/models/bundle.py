@@ -63,6 +63,11 @@ class Bundle:
         return self.path / "model.onnx"
 
     @property
+    def places_path(self) -> Path:
+        """The graph of what each position adds to the descriptor; only bundles whose tokens allow it have one."""
+        return self.path / "places.onnx"
+
+    @property
     def weights_path(self) -> Path:
         return self.path / "weights.safetensors"
 
@@ -99,7 +104,7 @@ class Bundle:
     def measured_fingerprint(self) -> str:
         """The fingerprint of the files as they are now; `verify` compares it with the card's."""
         digest = hashlib.sha256(json.dumps(to_mapping(self.card.preprocessing), sort_keys=True).encode())
-        for file in (self.onnx_path, self.weights_path):
+        for file in (self.onnx_path, self.places_path, self.weights_path):
             if file.is_file():
                 digest.update(hash_file(file).encode())
         return digest.hexdigest()[:16]

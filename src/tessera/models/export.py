@@ -57,10 +57,12 @@ def make_card(network: Network, name: str, **fields: Any) -> ModelCard:
     return replace(card, **fields)
 
 
-def export_bundle(network: Network, path: str | Path, card: ModelCard) -> Bundle:
+def export_bundle(network: Network, path: str | Path, card: ModelCard, half: bool = False) -> Bundle:
     """Write a bundle and make sure that its graph answers as the network does.
 
     Parameters that no output needs (a local branch, say) are in the weights and not in the graph.
+    half: store matrices and kernels in half precision. They are turned back when the graph is loaded, so that the
+    arithmetic stays single; the network itself is rounded too.
     """
     try:
         import onnx  # noqa: F401
@@ -72,17 +74,34 @@ def export_bundle(network: Network, path: str | Path, card: ModelCard) -> Bundle
     folder = Path(path)
     network = network.eval().cpu().float()
     state = {key: value.detach().contiguous() for key, value in network.state_dict().items()}
+    if half:
+        state = {key: value.half() if _is_large(value) else value for key, value in state.items()}
+        network.load_state_dict(state)
     check_keys(network, state, "the network to export")
     bundle = Bundle(folder, card)
     # An unfinished bundle must not look like one: the card comes last, and an old one goes first.
     (folder / "model.json").unlink(missing_ok=True)
     with atomic_path(bundle.weights_path) as temporary:
         save_file(state, temporary, metadata={"format": "pt"})
-    with atomic_path(bundle.onnx_path) as temporary:
-        trace_graph(network, temporary)
-        share_weights(temporary, bundle.weights_path, state)
-    check_graph(network, bundle.onnx_path)
+    for outputs, graph_path in bundle_graphs(network, bundle):
+        with atomic_path(graph_path) as temporary:
+            trace_graph(network, temporary, outputs)
+            share_weights(temporary, bundle.weights_path, state)
+        check_graph(network, graph_path, names=outputs)
     return Bundle.seal(folder, card)
+
+
+def bundle_graphs(network: Network, bundle: Bundle) -> list[tuple[tuple[str, ...], Path]]:
+    """The graphs of a bundle: what each gives, and its file. Explanations alone need `places`: it is a graph apart."""
+    graphs = [(network.output_names, bundle.onnx_path)]
+    if getattr(network, "has_places", False):
+        graphs.append((("places",), bundle.places_path))
+    return graphs
+
+
+def _is_large(weight: Tensor) -> bool:
+    """Matrices and kernels; norms and biases are few, and their numbers range too far for half precision."""
+    return weight.is_floating_point() and weight.ndim >= 2
 
 
 def load_network(bundle: Bundle) -> Network:
@@ -105,16 +124,18 @@ def load_network(bundle: Bundle) -> Network:
 class _Outputs(nn.Module):
     """The network's outputs as a tuple in the order of their names: a graph has no dictionaries."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, names: Sequence[str]) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.names = network, names
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        if "places" in self.names:
+            return (cast(GlobalNetwork, self.network).places(images),)
         outputs = self.network(images)
-        return tuple(outputs[name] for name in self.network.output_names)
+        return tuple(outputs[name] for name in self.names)
 
 
-def trace_graph(network: Network, path: Path) -> None:
+def trace_graph(network: Network, path: Path, names: Sequence[str]) -> None:
     """Write the graph with batch, height and width free.
 
     The tracing exporter takes a tenth of the other's time. Its trap is a Python number read from a shape, which freezes
@@ -127,12 +148,12 @@ def trace_graph(network: Network, path: Path) -> None:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", tracer_warning)
         torch.onnx.export(
-            _Outputs(network).eval(),
+            _Outputs(network, names).eval(),
             (torch.zeros(_TRACED_SHAPE),),
             str(path),
             input_names=["images"],
-            output_names=list(network.output_names),
-            dynamic_axes={"images": axes, **_output_axes(network.output_names)},
+            output_names=list(names),
+            dynamic_axes={"images": axes, **_output_axes(names)},
             opset_version=_OPSET,
             training=torch.onnx.TrainingMode.PRESERVE,
             do_constant_folding=False,
@@ -150,6 +171,8 @@ def _output_axes(names: Sequence[str]) -> dict[str, dict[int, str]]:
     axes: dict[str, dict[int, str]] = {name: {0: "batch"} for name in names}
     if "attention" in axes:
         axes["attention"] |= {2: "map_height", 3: "map_width"}
+    if "places" in axes:
+        axes["places"] |= {3: "map_height", 4: "map_width"}
     for name in ("features", "strengths", "positions"):
         if name in axes:
             axes[name] |= {1: "positions_count"}
@@ -157,7 +180,7 @@ def _output_axes(names: Sequence[str]) -> dict[str, dict[int, str]]:
 
 
 def share_weights(graph_path: Path, weights_path: Path, state: Mapping[str, Tensor]) -> None:
-    """Make every weight of the graph a place in the weights' file.
+    """Make every weight of the graph a place in the weights' file; half precision is turned back by a Cast.
 
     The exporter merges weights that are equal (all the fresh norms of a new network) and copies one to the other names
     by Identity nodes, which ONNX Runtime refuses; those become weights of their own again.
@@ -179,7 +202,10 @@ def share_weights(graph_path: Path, weights_path: Path, state: Mapping[str, Tens
     for name in names:
         if name in used:
             weight = _weight_name(name)
-            graph.initializer.append(_external_tensor(name, state[weight], weights_path.name, *places[weight]))
+            stored = f"{name}.half" if state[weight].dtype == torch.float16 else name
+            graph.initializer.append(_external_tensor(stored, state[weight], weights_path.name, *places[weight]))
+            if stored != name:
+                graph.node.insert(0, onnx.helper.make_node("Cast", [stored], [name], to=onnx.TensorProto.FLOAT))
     graph_path.write_bytes(model.SerializeToString())
 
 
@@ -190,7 +216,11 @@ def _weight_name(name: str) -> str:
 def _external_tensor(name: str, weight: Tensor, file_name: str, offset: int, length: int) -> Any:
     import onnx
 
-    kinds = {torch.float32: onnx.TensorProto.FLOAT, torch.int64: onnx.TensorProto.INT64}
+    kinds = {
+        torch.float32: onnx.TensorProto.FLOAT,
+        torch.float16: onnx.TensorProto.FLOAT16,
+        torch.int64: onnx.TensorProto.INT64,
+    }
     tensor = onnx.TensorProto(name=name, dims=list(weight.shape), data_type=kinds[weight.dtype])
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", file_name), ("offset", offset), ("length", length)):
@@ -211,7 +241,10 @@ def _tensor_places(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def check_graph(
-    network: Network, onnx_path: Path, shapes: Sequence[tuple[int, ...]] = _CHECKED_SHAPES
+    network: Network,
+    onnx_path: Path,
+    shapes: Sequence[tuple[int, ...]] = _CHECKED_SHAPES,
+    names: Sequence[str] | None = None,
 ) -> dict[str, float]:
     """Compare the graph with the network on noise of several shapes; returns the largest difference of each output.
 
@@ -223,14 +256,15 @@ def check_graph(
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(os.fspath(onnx_path), options, providers=["CPUExecutionProvider"])
     generator = torch.Generator().manual_seed(0)
-    worst = dict.fromkeys(network.output_names, 0.0)
+    names = network.output_names if names is None else names
+    worst = dict.fromkeys(names, 0.0)
     for shape in shapes:
         images = torch.randn(shape, generator=generator)
         with torch.inference_mode():
-            expected = network(images)
-        answers = session.run(list(network.output_names), {"images": images.numpy()})
-        for name, answer in zip(network.output_names, answers, strict=True):
-            wanted = expected[name].numpy()
+            expected = _Outputs(network, names)(images)
+        answers = session.run(list(names), {"images": images.numpy()})
+        for name, answer, tensor in zip(names, answers, expected, strict=True):
+            wanted = tensor.numpy()
             largest = 1.0 if name == "descriptor" else max(float(np.abs(wanted).max()), 1e-30)
             difference = float(np.abs(answer - wanted).max()) / largest if answer.shape == wanted.shape else np.inf
             if not difference <= (TOLERANCE if name == "descriptor" else OTHER_TOLERANCE):

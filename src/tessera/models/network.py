@@ -29,6 +29,15 @@ class Head(nn.Module):
         """features: B C H W. Returns B D, not normalised."""
         raise NotImplementedError
 
+    @property
+    def has_places(self) -> bool:
+        """Whether what a token adds to the descriptor can be laid to positions."""
+        return False
+
+    def places(self, features: Tensor) -> Tensor:
+        """features: B C H W. Returns B L D H W: what each position adds through each token, together the `parts`."""
+        raise NotImplementedError
+
     def forward(self, features: Tensor) -> dict[str, Tensor]:
         """features: B C H W. Returns `raw` B D and, with tokens, `attention` B L H W and `parts` B (L+1) D."""
         return {"raw": self.describe(features)}
@@ -63,6 +72,15 @@ class GlobalNetwork(nn.Module):
     @property
     def output_names(self) -> tuple[str, ...]:
         return ("descriptor", "attention", "parts") if self.num_tokens else ("descriptor",)
+
+    @property
+    def has_places(self) -> bool:
+        return self.head.has_places
+
+    def places(self, images: Tensor) -> Tensor:
+        """images: B 3 H W, normalised. Returns B L D H W, see `Head.places`."""
+        check_size(images, self.backbone.stride)
+        return self.head.places(self.backbone(images))
 
     def describe_raw(self, images: Tensor) -> Tensor:
         """images: B 3 H W, normalised. Returns B D before normalisation, for losses."""

@@ -14,7 +14,7 @@ from tessera.models.backbones import build_backbone
 from tessera.models.lfsa import SecondOrderAttention
 from tessera.models.network import GlobalNetwork, Head
 from tessera.models.refinement import RefinementBlock
-from tessera.models.tokenizers import TokenizerKind, build_tokenizer
+from tessera.models.tokenizers import AttentionTokenizer, TokenizerKind, build_tokenizer
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,17 @@ class TokenHead(Head):
         tokens, _ = self.tokens(features)
         return cast(Tensor, self.projection(tokens.flatten(1)))
 
+    @property
+    def has_places(self) -> bool:
+        return isinstance(self.tokenizer, AttentionTokenizer) and not len(self.refinement)
+
+    def places(self, features: Tensor) -> Tensor:
+        """A token is a mean, so each position has its share of it, channel by channel, and W_g is linear."""
+        context = self.lfsa(self.reduction(features)).flatten(2).transpose(1, 2)  # B S C
+        shares = cast(AttentionTokenizer, self.tokenizer).share_out(context)  # B L S C
+        added = shares @ split_rows(self.projection.weight, self.tokenizer.num_tokens)  # B L S D
+        return added.transpose(2, 3).reshape(*added.shape[:2], self.dim, *features.shape[-2:])
+
     def forward(self, features: Tensor) -> dict[str, Tensor]:
         tokens, attention = self.tokens(features)
         if attention is None:
@@ -110,8 +121,12 @@ def split_projection(tokens: Tensor, weight: Tensor) -> Tensor:
 
     tokens: B L C; weight: D LC. Returns B L D, whose sum over L is the projection of the tokens laid end to end.
     """
-    blocks = weight.view(weight.shape[0], tokens.shape[1], -1).permute(1, 2, 0)  # L C D
-    return (tokens.transpose(0, 1) @ blocks).transpose(0, 1)
+    return (tokens.transpose(0, 1) @ split_rows(weight, tokens.shape[1])).transpose(0, 1)
+
+
+def split_rows(weight: Tensor, num_tokens: int) -> Tensor:
+    """weight: D LC. Returns L C D, each token's own matrix."""
+    return weight.view(weight.shape[0], num_tokens, -1).permute(1, 2, 0)
 
 
 def check_config(config: TokenConfig) -> None:

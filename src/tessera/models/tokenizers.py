@@ -50,6 +50,16 @@ class AttentionTokenizer(Tokenizer):
         means = pool_tokens(claims, features.clamp_min(GEM_EPS).pow(self.power))
         return means.pow(1 / self.power), claims
 
+    def share_out(self, features: Tensor) -> Tensor:
+        """features: B S C. Returns B L S C, what each position gave to each token; over S they sum to the tokens."""
+        tokens, claims = self(features)
+        powers = features if self.power == 1 else features.clamp_min(GEM_EPS).pow(self.power)
+        given = claims[..., None] * powers[:, None]
+        mass = claims.sum(dim=-1).clamp_min(EPS)[:, :, None, None]
+        if self.power == 1:
+            return given / mass
+        return given / mass * tokens[:, :, None].pow(1 - self.power)
+
 
 class LearnedTokenizer(Tokenizer):
     """T is a parameter, the same for every image; cross-attention makes the difference."""

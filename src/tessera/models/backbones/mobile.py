@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,6 +36,7 @@ _EFFICIENTNET = (
 )
 _LITE_SCALING = {0: (1.0, 1.0), 1: (1.0, 1.1), 2: (1.1, 1.2)}  # width, depth
 _HEAD_CHANNELS = 1280
+_LEVEL_EPS = 1e-6  # a root has no slope at zero
 
 
 class _InvertedResidual(nn.Module):
@@ -169,6 +171,32 @@ class EfficientNetLite(Backbone):
         for block in self._blocks[self._conv4_end :]:
             x = block(x)
         return F.relu6(self._bn1(self._conv_head(x)))
+
+
+class EfficientNetLiteLevels(EfficientNetLite):
+    """The same network, its earlier levels beside the last map: what a landmark is made of beside what it is.
+
+    Levels, all at stride 32: the last 1x1 convolution, the maps of the last two stages before it, and the one at stride
+    16, of which two by two positions become their generalised mean of power 3, so that a GeM over it stays one.
+    """
+
+    _power = 3
+
+    def __init__(self, variant: int = 0) -> None:
+        super().__init__(variant)
+        levels = [self.stage_channels[0]] + [self._blocks[index]._project_conv.out_channels for index in (-2, -1)]
+        self.channels += sum(levels)
+        self.stage_channels = (levels[0], self.channels)
+
+    def conv5(self, conv4: Tensor) -> Tensor:
+        x = conv4
+        for block in self._blocks[self._conv4_end : -1]:
+            x = block(x)
+        last = self._blocks[-1](x)
+        top = F.relu6(self._bn1(self._conv_head(last)))
+        powers = conv4.clamp_min(_LEVEL_EPS).pow(self._power)
+        pooled = F.avg_pool2d(powers, 2, ceil_mode=True, count_include_pad=False).pow(1 / self._power)
+        return torch.cat([top, last, x, pooled], dim=1)
 
 
 def _conv_bn_relu6(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
