@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +66,8 @@ def _load(path: Path) -> Any:
             from safetensors.torch import load_file
 
             return load_file(path)
-        with torch.serialization.safe_globals(_numpy_globals()):
+        with torch.serialization.safe_globals(_numpy_globals()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the pickle's protocol: what it cannot read it refuses
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or malicious file may raise anything; nothing of it has been run
         raise CheckpointError(f"{path} cannot be read: {_reason(error)} Get the file again from its source.") from error
@@ -76,6 +79,8 @@ def _reason(error: Exception) -> str:
         return f"it asks for {asked[1]}, and only tensors, numpy arrays and plain data are loaded."
     if "PytorchStreamReader" in text or isinstance(error, EOFError):
         return "it is truncated or damaged."
+    if isinstance(error, pickle.UnpicklingError | KeyError | ValueError | IndexError):
+        return "it is no file of weights, or a damaged one."
     lines = text.splitlines()
     return f"{lines[0].rstrip('.') if lines else type(error).__name__}."
 
