@@ -22,11 +22,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from tessera.gallery.gallery import Gallery
-from tessera.serve.app import create_app
+from tessera.serve.server import listen, make_server
 from tessera.serve.settings import Settings
 
 PHOTOS = Path(__file__).parent.parent / "examples" / "photos"
-PORT = 18643
 KEY = "fuzz"
 
 
@@ -37,28 +36,25 @@ def plant(app: FastAPI) -> None:
     async def planted(number: int = 0) -> dict[str, int]:
         return {"number": 1 // (0 if number > 1_000_000 else 1)}
 
-    # The page is mounted at the root and would answer first.
-    app.router.routes.insert(0, app.router.routes.pop())
 
-
-def start(gallery_path: Path, *, planted: bool) -> uvicorn.Server:
-    app = create_app(Settings(gallery_path, writer_key=KEY, threads=1, max_in_flight=256))
+def start(gallery_path: Path, port: int, *, planted: bool) -> uvicorn.Server:
+    settings = Settings(gallery_path, port=port, writer_key=KEY, threads=1, max_in_flight=256)
+    server = make_server(settings)
     if planted:
-        plant(app)
-    server = uvicorn.Server(uvicorn.Config(app, port=PORT, log_level="critical", access_log=False))
-    threading.Thread(target=server.run, daemon=True).start()
-    for _ in range(300):
+        plant(server.config.app)  # type: ignore[arg-type]
+    threading.Thread(target=server.run, args=([listen(settings)],), daemon=True).start()
+    for _ in range(3000):
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/ready", timeout=2)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=60)
             return server
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
     raise SystemExit("the service did not start")
 
 
-def fuzz(examples: int, seed: int) -> int:
+def fuzz(port: int, examples: int, seed: int) -> int:
     command = [
-        str(Path(sys.executable).parent / "schemathesis"), "run", f"http://127.0.0.1:{PORT}/openapi.json",
+        str(Path(sys.executable).parent / "schemathesis"), "run", f"http://127.0.0.1:{port}/openapi.json",
         "--checks", "not_a_server_error", "--max-examples", str(examples), "--seed", str(seed),
         "--phases", "examples,coverage,fuzzing", "--header", f"Authorization: Bearer {KEY}", "--no-color",
         "--suppress-health-check", "all", "--request-timeout", "60", "--generation-database", "none",
@@ -73,13 +69,14 @@ def main() -> None:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--planted", action="store_true")
     parser.add_argument("--model", default="lite")
+    parser.add_argument("--port", type=int, default=18643)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.tessera"
         with Gallery(path, model=options.model) as gallery:
             gallery.index(*sorted(PHOTOS.glob("*.jpg"))[:6])
-        server = start(path, planted=options.planted)
-        codes = [fuzz(options.examples, int(seed)) for seed in options.seeds.split(",")]
+        server = start(path, options.port, planted=options.planted)
+        codes = [fuzz(options.port, options.examples, int(seed)) for seed in options.seeds.split(",")]
         server.should_exit = True
     found = any(codes)
     raise SystemExit(0 if found == options.planted else 1)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tessera.gallery.gallery import Gallery
 from tessera.serve.settings import Settings
 
-uvicorn = pytest.importorskip("uvicorn")
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="session")
@@ -33,29 +34,65 @@ def running_fixture():  # type: ignore[no-untyped-def]
 @contextlib.contextmanager
 def run_service(settings: Settings, *, wait: bool = True) -> Iterator[str]:
     """The real server, on a free port, in a thread; yields its address."""
-    from tessera.serve.app import create_app
+    from tessera.serve.server import listen, make_server
 
-    config = uvicorn.Config(
-        create_app(settings), host="127.0.0.1", port=0, log_level="error", access_log=False, timeout_graceful_shutdown=3
-    )
-    server = uvicorn.Server(config)
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    server, listener = make_server(settings), listen(replace(settings, port=0))
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + 60
-        while wait and time.monotonic() < deadline:
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{address}/ready", timeout=5).status_code == 200:
-                    break
-            time.sleep(0.05)
+        if wait:
+            eventually(lambda: is_ready(address))
         yield address
     finally:
         server.should_exit = True
-        thread.join(timeout=20)
+        thread.join(timeout=60)
         listener.close()
+
+
+def is_ready(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/ready", timeout=60).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def eventually(check: Callable[[], T], within_s: float = 120) -> T:
+    """What `check` gives as soon as it is true; a busy machine may take its time."""
+    deadline = time.monotonic() + within_s
+    while not (found := check()):
+        assert time.monotonic() < deadline, f"{check} stayed false for {within_s} s"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture(name="eventually", scope="session")
+def eventually_fixture():  # type: ignore[no-untyped-def]
+    return eventually
+
+
+@pytest.fixture(scope="session")
+def check_problem():  # type: ignore[no-untyped-def]
+    """That an answer is a problem of this status which gives nothing away; returns its sentence."""
+
+    def check(answer: httpx.Response, status: int) -> str:
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"].startswith("application/problem+json")
+        body = answer.json()
+        assert body["status"] == status
+        assert body["title"]
+        assert body["detail"]
+        assert "/" not in body["detail"]
+        assert "Traceback" not in answer.text
+        return str(body["detail"])
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def picture(scenes_dir: Path):  # type: ignore[no-untyped-def]
+    """A scene as a form's file: `client.post(..., files=picture())`."""
+    return lambda name="scene03.jpg": {"file": (name, (scenes_dir / name).read_bytes(), "image/jpeg")}
 
 
 @pytest.fixture(scope="session")

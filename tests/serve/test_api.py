@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import struct
-import zlib
 
 import httpx
 import pytest
@@ -15,24 +12,8 @@ from tessera.serve.app import create_app
 from tessera.serve.settings import Settings
 
 
-def picture(scenes_dir, name="scene03.jpg"):
-    return {"file": (name, (scenes_dir / name).read_bytes(), "image/jpeg")}
-
-
-def is_problem(answer, status):
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"].startswith("application/problem+json")
-    body = answer.json()
-    assert body["status"] == status
-    assert body["title"]
-    assert body["detail"]
-    assert "/" not in body["detail"].replace("KEY=VALUE", "")
-    assert "Traceback" not in answer.text
-    return body["detail"]
-
-
-def test_an_upload_finds_itself_and_the_answer_is_the_librarys(client, scenes_dir, served_gallery):
-    answer = client.post("/api/search", files=picture(scenes_dir), data={"k": 5}).json()
+def test_an_upload_finds_itself_and_the_answer_is_the_librarys(client, scenes_dir, served_gallery, picture):
+    answer = client.post("/api/search", files=picture(), data={"k": 5}).json()
     assert [hit["rank"] for hit in answer["results"]] == [0, 1, 2, 3, 4]
     assert answer["results"][0]["name"] == "scene03.jpg"
     assert answer["results"][0]["score"] == pytest.approx(1.0, abs=2e-3)
@@ -43,13 +24,11 @@ def test_an_upload_finds_itself_and_the_answer_is_the_librarys(client, scenes_di
     assert [hit["score"] for hit in answer["results"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
 
 
-def test_a_box_a_filter_and_a_gallery_picture(client, scenes_dir):
-    boxed = client.post("/api/search", files=picture(scenes_dir), data={"box": "0,0,40,40"}).json()
-    whole = client.post("/api/search", files=picture(scenes_dir)).json()
+def test_a_box_a_filter_and_a_gallery_picture(client, picture):
+    boxed = client.post("/api/search", files=picture(), data={"box": "0,0,40,40"}).json()
+    whole = client.post("/api/search", files=picture()).json()
     assert boxed["results"][0]["score"] != whole["results"][0]["score"]
-    filtered = client.post(
-        "/api/search", files=picture(scenes_dir), data={"where": ["place=north", "year>=2002"]}
-    ).json()
+    filtered = client.post("/api/search", files=picture(), data={"where": ["place=north", "year>=2002"]}).json()
     assert {hit["metadata"]["place"] for hit in filtered["results"]} == {"north"}
     assert len(filtered["results"]) == 3
     first = whole["results"][0]["id"]
@@ -75,9 +54,9 @@ def test_pictures_come_by_id_and_are_cached(client):
     assert client.get(f"/api/images/{image_id}").json() == page["images"][0]
 
 
-def test_why_sums_to_the_score(client, scenes_dir):
-    hits = client.post("/api/search", files=picture(scenes_dir), data={"k": 2}).json()["results"]
-    answer = client.post(f"/api/explain/{hits[1]['id']}", files=picture(scenes_dir)).json()
+def test_why_sums_to_the_score(client, picture):
+    hits = client.post("/api/search", files=picture(), data={"k": 2}).json()["results"]
+    answer = client.post(f"/api/explain/{hits[1]['id']}", files=picture()).json()
     assert sum(map(sum, answer["matrix"])) == pytest.approx(answer["score"], abs=1e-4)
     assert answer["score"] == pytest.approx(hits[1]["score"], abs=2e-3)
     assert len(answer["query"]["tokens"]) == len(answer["other"]["tokens"]) == 4
@@ -102,147 +81,56 @@ def test_facets_stats_health_metrics_and_the_page(client):
     assert client.get("/health", headers={"X-Request-ID": "a b\tc"}).headers["x-request-id"] != "a b\tc"
 
 
-def bomb() -> bytes:
-    """A PNG of 50,000 x 50,000 that is a few hundred bytes long."""
-
-    def chunk(kind, body):
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
-    )
+def test_writing_needs_its_own_key(client, picture, check_problem):
+    check_problem(client.post("/api/images", files=picture()), 403)
+    check_problem(client.delete("/api/images/1"), 403)
 
 
-def test_bad_pictures(client, scenes_dir):
-    is_problem(client.post("/api/search", files={"file": ("a.jpg", b"this is text", "image/jpeg")}), 415)
-    is_problem(client.post("/api/search", files={"file": ("a.png", bomb(), "image/png")}), 413)
-    is_problem(client.post("/api/search", files={"file": ("a.jpg", b"", "image/jpeg")}), 415)
-    whole = (scenes_dir / "scene03.jpg").read_bytes()
-    is_problem(client.post("/api/search", files={"file": ("a.jpg", whole[: len(whole) // 2], "image/jpeg")}), 415)
-    is_problem(client.post("/api/search"), 422)
-    assert client.get("/health").status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"box": "500,500,600,600"}, "box"),
-        ({"box": "40,40,10,10"}, "box"),
-        ({"box": "1,2,3"}, "box"),
-        ({"box": "a,b,c,d"}, "box"),
-        ({"box": "nan,0,inf,10"}, "box"),
-        ({"k": "0"}, "k"),
-        ({"k": "100000"}, "k is at most 200"),
-        ({"k": "many"}, "k"),
-        ({"where": "place"}, "filter"),
-        ({"expand": "magic"}, "expand"),
-        ({"rerank": "magic"}, "rerank"),
-    ],
-)
-def test_values_that_cannot_be_meant(client, scenes_dir, values, words):
-    assert words in is_problem(client.post("/api/search", files=picture(scenes_dir), data=values), 422)
-
-
-def test_unknown_ids_and_addresses(client):
-    for address in ("/api/images/999999", "/api/images/999999/thumbnail", "/api/images/999999/search"):
-        is_problem(client.get(address), 404)
-    is_problem(client.get("/api/images/9999999999999999999999"), 422)
-    is_problem(client.get("/api/images/-1"), 422)
-    is_problem(client.get("/api/nothing"), 404)
-    is_problem(client.put("/api/stats"), 405)
-    assert client.get("/../../etc/passwd").status_code == 404
-    assert client.get("/%2e%2e/%2e%2e/etc/passwd").status_code == 404
-
-
-def test_many_wrong_addresses_make_no_new_series(client):
-    for index in range(300):
-        assert client.get(f"/api/wrong/{index}").status_code == 404
-    assert "/api/wrong" not in client.get("/metrics").text
-    assert client.get("/health").status_code == 200
-
-
-def test_writing_needs_its_own_key(client, scenes_dir):
-    is_problem(client.post("/api/images", files=picture(scenes_dir)), 403)
-    is_problem(client.delete("/api/images/1"), 403)
-
-
-def test_keys_adding_removing_and_following_another_process(running, tmp_path, token_bundle, scenes_dir):
+def test_keys_adding_removing_and_following_another_process(
+    running, eventually, tmp_path, token_bundle, scenes_dir, picture, check_problem
+):
     path = tmp_path / "g.tessera"
     with Gallery(path, model=str(token_bundle), threads=1) as gallery:
         gallery.index(scenes_dir / "scene00.jpg", scenes_dir / "scene01.jpg")
     settings = Settings(path, key="reader", writer_key="writer", threads=1)
     with running(settings) as address, httpx.Client(base_url=address, timeout=60) as client:
-        is_problem(client.get("/api/stats"), 401)
-        is_problem(client.get("/api/stats", headers={"Authorization": "Bearer wrong"}), 401)
-        is_problem(client.post("/api/session", json={"key": "wrong"}), 401)
+        check_problem(client.get("/api/stats"), 401)
+        check_problem(client.get("/api/stats", headers={"Authorization": "Bearer wrong"}), 401)
+        check_problem(client.post("/api/session", json={"key": "wrong"}), 401)
         assert client.get("/health").status_code == 200
         reader, writer = ({"Authorization": f"Bearer {key}"} for key in ("reader", "writer"))
-        is_problem(client.post("/api/images", files=picture(scenes_dir), headers=reader), 401)
-        added = client.post("/api/images", files=picture(scenes_dir), data={"metadata": "place=new"}, headers=writer)
+        check_problem(client.post("/api/images", files=picture(), headers=reader), 401)
+        added = client.post("/api/images", files=picture(), data={"metadata": "place=new"}, headers=writer)
         assert added.status_code == 201
         image = added.json()
         assert image["metadata"] == {"place": "new"}
-        found = client.post("/api/search", files=picture(scenes_dir), headers=reader).json()["results"]
+        found = client.post("/api/search", files=picture(), headers=reader).json()["results"]
         assert found[0]["id"] == image["id"]
         assert client.delete(f"/api/images/{image['id']}", headers=writer).status_code == 204
-        is_problem(client.get(f"/api/images/{image['id']}", headers=reader), 404)
-        found = client.post("/api/search", files=picture(scenes_dir), headers=reader).json()["results"]
+        check_problem(client.get(f"/api/images/{image['id']}", headers=reader), 404)
+        found = client.post("/api/search", files=picture(), headers=reader).json()["results"]
         assert image["id"] not in [hit["id"] for hit in found]
         assert client.post("/api/session", json={"key": "reader"}).status_code == 204
         assert client.get("/api/stats").json()["images"] == 2  # by the cookie
         with Gallery(path) as other:
             other.index(scenes_dir / "scene05.jpg")
-        for _ in range(100):
-            found = client.post("/api/search", files=picture(scenes_dir, "scene05.jpg")).json()["results"]
-            if found[0]["name"] == "scene05.jpg":
-                break
-        assert found[0]["name"] == "scene05.jpg"
+
+        def names():
+            found = client.post("/api/search", files=picture("scene05.jpg")).json()["results"]
+            return {hit["name"] for hit in found}
+
+        eventually(lambda: "scene05.jpg" in names())
 
 
-def test_limits_on_bytes_time_and_number(running, tmp_path, token_bundle, scenes_dir):
-    path = tmp_path / "g.tessera"
-    with Gallery(path, model=str(token_bundle), threads=1) as gallery:
-        gallery.index(scenes_dir / "scene00.jpg")
-    settings = Settings(path, threads=1, max_bytes=20_000, body_timeout_s=0.5, max_in_flight=1)
-    with running(settings) as address, httpx.Client(base_url=address, timeout=60) as client:
-        is_problem(client.post("/api/search", files={"file": ("a.jpg", b"x" * 200_000)}), 413)
-
-        def stream():
-            for _ in range(50):
-                yield b"x" * 10_000
-
-        answer = client.post(
-            "/api/search", content=stream(), headers={"content-type": "multipart/form-data; boundary=b"}
-        )
-        is_problem(answer, 413)
-        host, port = address.removeprefix("http://").split(":")
-        head = "POST /api/search HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-        # A client that stops midway and hangs: it is told so, and meanwhile it holds the only place.
-        with socket.create_connection((host, int(port)), timeout=20) as hanging:
-            hanging.sendall(f"{head}Content-Length: 1000\r\n\r\n--b\r\n".encode())
-            refused = [client.get("/api/stats") for _ in range(3)]
-            assert any(answer.status_code == 429 for answer in refused)
-            busy = next(answer for answer in refused if answer.status_code == 429)
-            is_problem(busy, 429)
-            assert busy.headers["retry-after"] == "1"
-            assert client.get("/health").status_code == 200
-            assert b" 408 " in hanging.recv(1000).split(b"\r\n")[0]
-        # A client that goes away in the middle of its body.
-        with socket.create_connection((host, int(port)), timeout=20) as leaving:
-            leaving.sendall(f"{head}Content-Length: 1000\r\n\r\n--b\r\n".encode())
-        for _ in range(50):
-            if client.get("/api/stats").status_code == 200:
-                break
-        assert client.get("/api/stats").status_code == 200
-
-
-def test_an_empty_gallery_answers_and_says_what_to_do(running, tmp_path, token_bundle):
+def test_an_empty_gallery_answers_and_says_what_to_do(running, tmp_path, token_bundle, picture):
     with Gallery(tmp_path / "empty.tessera", model=str(token_bundle), threads=1):
         pass
     with running(Settings(tmp_path / "empty.tessera", threads=1)) as address:
         assert httpx.get(f"{address}/api/images").json() == {"images": [], "total": 0, "next": None}
         assert httpx.get(f"{address}/api/stats").json()["images"] == 0
+        found = httpx.post(f"{address}/api/search", files=picture(), timeout=60).json()
+        assert found["results"] == []
+        assert "tessera index" in found["note"]
 
 
 def test_the_service_refuses_to_be_open_to_others_without_a_key(tmp_path):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import sys
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -32,9 +31,8 @@ def serve(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Serve the gallery over HTTP: an API under /api, its schema at /openapi.json, and a page to search with."""
-    import uvicorn
-
-    from tessera.serve.app import create_app
+    from tessera.serve.logs import log_to_stderr
+    from tessera.serve.server import listen, make_server
     from tessera.serve.settings import Settings
 
     settings = Settings(
@@ -49,10 +47,9 @@ def serve(
         max_in_flight=max_in_flight,
         device=device,
     )
-    app = create_app(settings)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("tessera").addHandler(handler)
-    logging.getLogger("tessera").setLevel(logging.INFO)
-    typer.echo(f"Tessera is at http://{host}:{port} (stop it with Ctrl-C)", err=True)
-    uvicorn.run(app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=10)
+    listener = listen(settings)
+    log_to_stderr()
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(f"Tessera is at http://{shown}:{listener.getsockname()[1]} (stop it with Ctrl-C)", err=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        make_server(settings).run([listener])

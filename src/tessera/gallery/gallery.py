@@ -131,12 +131,14 @@ class Gallery:
         where: Where | None = None,
         expand: str | None = None,
         rerank: str | None = None,
+        patience_s: float | None = None,
     ) -> SearchResult:
         """The k images most like a picture (path, bytes, PIL image, array), a descriptor or an image's id.
 
         box: x0, y0, x1, y1 in pixels of the picture as it is shown. where: conditions on metadata, such as
         "year>=1990" or {"label": "tower"}; all must hold. expand: aqe or diffusion. An id finds itself.
         rerank: global, or by local features of the best hundred: sp, dsm, lightglue. What they could not do is noted.
+        patience_s: stop comparing local features after so many seconds; the hits that are left keep their order.
         """
         started = time.perf_counter()
         conditions = parse_where(where)
@@ -150,7 +152,7 @@ class Gallery:
         searched = time.perf_counter()
         notes: list[str] = []
         if by_local:
-            head, notes = self._local.rerank(str(rerank), query, box, hits[:RERANK_DEPTH])
+            head, notes = self._local.rerank(str(rerank), query, box, hits[:RERANK_DEPTH], patience_s=patience_s)
             hits = [*head, *hits[RERANK_DEPTH:]][:k]
         finished = time.perf_counter()
         timing = {"embed": embedded - started, "search": searched - embedded, "total": finished - started}

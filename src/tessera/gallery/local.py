@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,22 +78,42 @@ class LocalShelf:
         made = len(lacking) - len(failures)
         return {"extractor": extractor.name, "made": made, **size, "failed": len(failures), "problems": failures}
 
-    def rerank(self, kind: str, query: Query, box: Box | None, hits: Sequence[Hit]) -> tuple[list[Hit], list[str]]:
-        """The hits in their new order, each with its inliers, and what there is to say of it."""
+    def rerank(
+        self, kind: str, query: Query, box: Box | None, hits: Sequence[Hit], *, patience_s: float | None = None
+    ) -> tuple[list[Hit], list[str]]:
+        """The hits in their new order, each with its inliers, and what there is to say of it.
+
+        patience_s: compare no further hit after so many seconds; those that were not compared have no inliers.
+        """
+        deadline = None if patience_s is None else time.monotonic() + patience_s
         reranker = self._reranker(kind)
         asked = self._query_features(query, box, reranker)
         if not len(asked):
             return list(hits), [f"{kind}: no local features were found in the query, so the global scores decide."]
-        found, notes = self._candidates(hits, reranker, kind)
-        inliers = reranker.count_inliers(asked, found, threads=default_threads())
+        threads = default_threads()
+        at_once = max(1, len(hits)) if deadline is None else threads
+        tally: Counter[str] = Counter()
+        counts: list[int] = []
+        for start in range(0, len(hits), at_once):
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+            found = self._candidates(hits[start : start + at_once], reranker, tally)
+            counts += reranker.count_inliers(asked, found, threads=threads).tolist()
+        inliers = np.array(counts + [0] * (len(hits) - len(counts)), np.int64)
         order = order_candidates(inliers, [hit.score for hit in hits])
+        notes = _notes(kind, reranker, tally)
+        if len(counts) < len(hits):
+            notes.append(f"{kind}: the time was enough to compare {len(counts)} of the {len(hits)} best hits.")
         if not inliers.any():
             notes.append(f"{kind}: no hit agrees with the query geometrically, so the global scores decide.")
-        return [replace(hits[i], rank=rank, inliers=int(inliers[i])) for rank, i in enumerate(order)], notes
+        reordered = [
+            replace(hits[i], rank=rank, inliers=int(inliers[i]) if i < len(counts) else None)
+            for rank, i in enumerate(order)
+        ]
+        return reordered, notes
 
-    def _candidates(
-        self, hits: Sequence[Hit], reranker: Reranker, kind: str
-    ) -> tuple[list[LocalFeatures | None], list[str]]:
+    def _candidates(self, hits: Sequence[Hit], reranker: Reranker, tally: Counter[str]) -> list[LocalFeatures | None]:
+        """The hits' features, stored or made now; counts in `tally` what was made, lost or empty."""
         with self._store.catalog.read() as snapshot:
             records = snapshot.records([hit.id for hit in hits])
         fingerprint = reranker.extractor.fingerprint
@@ -99,7 +121,6 @@ class LocalShelf:
         shelf = self._shelf(create=False)
         stored = {} if shelf is None else shelf.get_many(fingerprint, list(contents.values()))
         found: list[LocalFeatures | None] = []
-        fresh, lost = 0, 0
         for hit in hits:
             content = contents.get(hit.id, "")
             features = stored.get(content) or self._made.get((fingerprint, content))
@@ -107,23 +128,13 @@ class LocalShelf:
                 try:
                     features = as_stored(reranker.extractor.extract(_read(records[hit.id])))
                     self._remember(fingerprint, content, features)
-                    fresh += 1
+                    tally["made"] += 1
                 except ImageError:
-                    lost += 1
+                    tally["lost"] += 1
+            if features is not None and not len(features):
+                tally["empty"] += 1
             found.append(features)
-        notes = []
-        if fresh:
-            name = "dsm" if kind == "dsm" else reranker.extractor.name
-            notes.append(
-                f"{kind}: the local features of {fresh} images were made for this search; "
-                f"`tessera index --local {name}` stores them."
-            )
-        if lost:
-            notes.append(f"{kind}: {lost} images could not be read again and keep their global scores.")
-        empty = sum(1 for features in found if features is not None and not len(features))
-        if empty:
-            notes.append(f"{kind}: {empty} images have no local features and keep their global scores.")
-        return found, notes
+        return found
 
     def _query_features(self, query: Query, box: Box | None, reranker: Reranker) -> LocalFeatures:
         picture: Any = query
@@ -193,6 +204,21 @@ class LocalShelf:
             if self._features is not None:
                 self._features.close()
                 self._features = None
+
+
+def _notes(kind: str, reranker: Reranker, tally: Counter[str]) -> list[str]:
+    notes = []
+    if tally["made"]:
+        name = "dsm" if kind == "dsm" else reranker.extractor.name
+        notes.append(
+            f"{kind}: the local features of {tally['made']} images were made for this search; "
+            f"`tessera index --local {name}` stores them."
+        )
+    if tally["lost"]:
+        notes.append(f"{kind}: {tally['lost']} images could not be read again and keep their global scores.")
+    if tally["empty"]:
+        notes.append(f"{kind}: {tally['empty']} images have no local features and keep their global scores.")
+    return notes
 
 
 def _read(record: Record) -> Any:

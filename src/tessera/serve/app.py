@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
-from fastapi import Depends, FastAPI, Request
-from fastapi.responses import PlainTextResponse
-from fastapi.staticfiles import StaticFiles
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, PlainTextResponse
 
 from tessera import __version__
+from tessera.extract.runtime import default_threads
 from tessera.serve import problems
 from tessera.serve.access import require_reader
+from tessera.serve.lanes import Lanes
 from tessera.serve.metrics import CONTENT_TYPE, Metrics
 from tessera.serve.middleware import InFlight, LimitBody, LimitInFlight, Observe
 from tessera.serve.routes import api, open_routes
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
 
-PAGE_DIR = Path(__file__).parent / "page"
+PAGE_FILES = {path.name: path for path in (Path(__file__).parent / "page").iterdir()}
 DESCRIPTION = """
 Find the same place or object in one gallery of pictures, and see why.
 
@@ -37,17 +36,10 @@ def create_app(settings: Settings) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        cores = settings.threads or os.cpu_count() or 1
-        # So many threads a kind of work. The network's runs share the cores, so more at once only adds waiting;
-        # a search is one thread's work; pictures wait for the disk.
-        app.state.lanes = {
-            "network": anyio.CapacityLimiter(max(1, cores)),
-            "search": anyio.CapacityLimiter(max(1, cores)),
-            "files": anyio.CapacityLimiter(max(2, cores)),
-            "writing": anyio.CapacityLimiter(1),
-        }
+        app.state.lanes = lanes = Lanes(settings.threads or default_threads(), settings.timeout_s)
         service.start()
         yield
+        lanes.close()
         service.stop()
 
     app = FastAPI(
@@ -67,10 +59,16 @@ def create_app(settings: Settings) -> FastAPI:
         """Counters for Prometheus."""
         gauges = {"in_flight": float(in_flight.count), "ready": float(service.is_ready)}
         if service.is_ready:
-            gauges["images"] = float(service.stats()["images"])
+            stats = await request.app.state.lanes.run("files", service.stats)
+            gauges["images"] = float(stats["images"])
         return PlainTextResponse(metrics.render(gauges), media_type=CONTENT_TYPE)
 
-    app.mount("/", StaticFiles(directory=PAGE_DIR, html=True), name="page")
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.api_route("/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page(name: str = "index.html") -> FileResponse:
+        if name not in PAGE_FILES:
+            raise HTTPException(404)
+        return FileResponse(PAGE_FILES[name], headers={"Cache-Control": "no-cache"})
 
     app.add_middleware(LimitBody, max_bytes=settings.max_bytes, timeout_s=settings.body_timeout_s)
     app.add_middleware(LimitInFlight, gauge=in_flight, limit=settings.max_in_flight)

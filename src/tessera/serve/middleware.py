@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import re
 import time
 import uuid
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tessera.serve import logs
 from tessera.serve.metrics import Metrics
 from tessera.serve.problems import problem_response
 
 log = logging.getLogger("tessera.serve.access")
 
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -46,7 +46,7 @@ class Observe:
             return await self.app(scope, receive, send)
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex[:16]
-        scope["request_id"] = request_id
+        logs.request_id.set(request_id)
         started, status = time.perf_counter(), 0
 
         async def send_marked(message: Message) -> None:
@@ -63,17 +63,13 @@ class Observe:
             await self.app(scope, receive, send_marked)
         finally:
             seconds = time.perf_counter() - started
-            # The route's pattern, never the raw path: ten thousand wrong addresses must not become ten thousand series.
+            # The route's pattern and a known method, never what was sent: ten thousand wrong addresses must not become
+            # ten thousand series.
             route = getattr(scope.get("route"), "path", "unmatched")
-            self.metrics.observe(scope["method"], route, status, seconds)
-            record: dict[str, Any] = {
-                "request_id": request_id,
-                "method": scope["method"],
-                "route": route,
-                "status": status,
-                "ms": round(seconds * 1000, 2),
-            }
-            log.info(json.dumps(record), extra=record)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self.metrics.observe(method, route, status, seconds)
+            fields = {"method": method, "route": route, "status": status, "ms": round(seconds * 1000, 2)}
+            log.info("answered" if status else "not answered", extra={"fields": fields})
 
 
 class InFlight:
@@ -105,10 +101,24 @@ class LimitInFlight:
             )
             return await response(scope, receive, send)
         self.gauge.count += 1
+        holding = True
+
+        def give_back() -> None:
+            nonlocal holding
+            if holding:
+                holding = False
+                self.gauge.count -= 1
+
+        async def send_counted(message: Message) -> None:
+            # Before the last piece goes out: a client that has its whole answer may ask again at once.
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                give_back()
+            await send(message)
+
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, send_counted)
         finally:
-            self.gauge.count -= 1
+            give_back()
 
 
 class _BodyRefusedError(Exception):
@@ -133,7 +143,7 @@ class LimitBody:
         too_large = f"The body is larger than {self.max_bytes >> 20} MiB. Send a smaller picture."
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > self.max_bytes:
-            return await problem_response(413, too_large, {"Connection": "close"})(scope, receive, send)
+            return await self._refuse(_BodyRefusedError(413, too_large), scope, receive, send)
         deadline = time.monotonic() + self.timeout_s
         received, complete, started = 0, False, False
         refusal: _BodyRefusedError | None = None
@@ -165,5 +175,20 @@ class LimitBody:
         with contextlib.suppress(_BodyRefusedError):
             await self.app(scope, receive_limited, send_noted)
         if refusal is not None and not started:
-            await problem_response(refusal.status, refusal.detail, {"Connection": "close"})(scope, receive, send)
+            await self._refuse(refusal, scope, receive, send)
         return None
+
+    async def _refuse(self, refusal: _BodyRefusedError, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer when the client has sent the rest, for a while: most read no answer before they have sent all."""
+        if refusal.status == 413:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_discard_body(receive, most=4 * self.max_bytes), self.timeout_s)
+        await problem_response(refusal.status, refusal.detail, {"Connection": "close"})(scope, receive, send)
+
+
+async def _discard_body(receive: Receive, most: int) -> None:
+    while most > 0:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return
+        most -= len(message.get("body", b""))

@@ -14,7 +14,10 @@ from starlette.requests import ClientDisconnect
 
 from tessera.errors import (
     ConfigError,
+    GalleryDamagedError,
+    GalleryError,
     GalleryLockedError,
+    GalleryMismatchError,
     ImageError,
     ImageLimitError,
     MissingExtraError,
@@ -26,17 +29,23 @@ from tessera.errors import (
 MEDIA_TYPE = "application/problem+json"
 log = logging.getLogger("tessera.serve")
 
-# The first match decides. Messages of these errors speak of the request alone; every other one stays in the log.
+# The first match decides. Messages of these errors speak of the request alone ...
 _STATUS: list[tuple[type[TesseraError], int]] = [
     (ImageLimitError, 413),
     (ImageError, 415),
     (UsageError, 422),
     (ConfigError, 422),
     (MissingExtraError, 501),
-    (GalleryLockedError, 503),
-    (StorageError, 507),
 ]
-_PRIVATE = (GalleryLockedError, StorageError)
+# ... and those of every other one name this machine's files: they stay in the log, and the client gets a sentence.
+_PRIVATE: list[tuple[type[TesseraError], int, str]] = [
+    (GalleryLockedError, 503, "The gallery is being written by another process. Try again in a moment."),
+    (GalleryMismatchError, 503, "The gallery was made with another model. The service's log says what to do."),
+    (GalleryDamagedError, 503, "The gallery cannot be read. The service's log says why."),
+    (GalleryError, 409, "The gallery was changed by somebody else meanwhile. Try again."),
+    (StorageError, 507, "The service's disk is full or cannot be written. Nothing that was stored is lost."),
+    (TesseraError, 500, "The service could not answer this. Its log says why."),
+]
 
 
 class ProblemError(Exception):
@@ -80,12 +89,10 @@ def install(app: FastAPI) -> None:
     async def answer_tessera(request: Request, error: TesseraError) -> JSONResponse:
         for kind, status in _STATUS:
             if isinstance(error, kind):
-                if kind in _PRIVATE:
-                    log.error("%s", error, extra={"request_id": request.scope.get("request_id")})
-                    return problem_response(status, _public_sentence(kind), {"Retry-After": "5"})
                 return problem_response(status, str(error))
-        log.error("%s", error, extra={"request_id": request.scope.get("request_id")})
-        return problem_response(500, "The service could not answer this. Its log says why.")
+        log.error("%s", error)
+        status, sentence = next((status, text) for kind, status, text in _PRIVATE if isinstance(error, kind))
+        return problem_response(status, sentence, {"Retry-After": "5"} if status != 500 else None)
 
     @app.exception_handler(ClientDisconnect)
     async def answer_nobody(request: Request, error: ClientDisconnect) -> JSONResponse:
@@ -93,11 +100,5 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def answer_fault(request: Request, error: Exception) -> JSONResponse:
-        log.exception("fault", exc_info=error, extra={"request_id": request.scope.get("request_id")})
+        log.exception("fault", exc_info=error)
         return problem_response(500, "The service could not answer this. Its log says why.")
-
-
-def _public_sentence(kind: type[TesseraError]) -> str:
-    if kind is StorageError:
-        return "The service's disk is full or cannot be written. Nothing that was stored is lost."
-    return "The gallery is being written by another process. Try again in a moment."

@@ -1,8 +1,46 @@
-"""The API's answers, as the OpenAPI schema shows them."""
+"""What the API is asked and what it answers, as the OpenAPI schema shows them."""
 
 from __future__ import annotations
 
+from typing import Literal
+
+from fastapi import UploadFile
 from pydantic import BaseModel, Field
+
+WHERE = "KEY=VALUE, also with !=, >=, <=, > and <; all must hold."
+
+
+class Boxed(BaseModel):
+    box: str | None = Field(
+        None, description="x0,y0,x1,y1 in pixels of the upright picture.", examples=["10,20,300,400"]
+    )
+
+
+class SearchOptions(Boxed):
+    k: int = Field(10, ge=1, description="How many results.")
+    where: list[str] | None = Field(None, description=WHERE)
+    expand: Literal["aqe", "diffusion"] | None = Field(None, description="Query expansion.")
+    rerank: Literal["global", "sp", "dsm", "lightglue"] | None = Field(
+        None,
+        description="Look at the best hits again: by their descriptors (global), or by local features, as many as half "
+        "of the request's time allows; `note` says if that was not all of them.",
+    )
+
+
+class PictureForm(BaseModel):
+    file: UploadFile = Field(description="JPEG, PNG, WebP, TIFF, GIF or BMP.")
+
+
+class SearchForm(SearchOptions, PictureForm):
+    pass
+
+
+class BoxedForm(Boxed, PictureForm):
+    pass
+
+
+class NewImage(PictureForm):
+    metadata: list[str] | None = Field(None, description="KEY=VALUE, repeated.")
 
 
 class Image(BaseModel):
@@ -19,7 +57,10 @@ class Result(Image):
     """A picture that was found."""
 
     rank: int = Field(description="From 0, best first.")
-    score: float = Field(description="Cosine similarity, 1 for equal pictures; a re-ranker's own score if one is used.")
+    score: float = Field(
+        description="Cosine similarity, 1 for equal pictures; `expand` and `rerank=global` have scales of their own."
+    )
+    inliers: int | None = Field(None, description="Local features that agree with the query, where they were compared.")
 
 
 class Timing(BaseModel):

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -32,6 +33,7 @@ log = logging.getLogger("tessera.serve")
 POLL_S = 1.0
 FACET_VALUES = 200
 EXPLAINED_KEPT = 32
+EMPTY_NOTE = "This gallery is empty. Index pictures into it with `tessera index`."
 Query = bytes | int  # an uploaded picture, or the id of one in the gallery
 
 
@@ -109,8 +111,12 @@ class GalleryService:
         where: list[str] | None = None,
         expand: str | None = None,
         rerank: str | None = None,
+        rerank_until: float = math.inf,
     ) -> dict[str, Any]:
+        """rerank_until: when (`time.monotonic`) to be content with what local features have been compared."""
         started = time.perf_counter()
+        if not len(self.gallery):
+            return {"results": [], "timing_ms": dict.fromkeys(("embed", "search", "total"), 0.0), "note": EMPTY_NOTE}
         source: Any = query
         if isinstance(query, int):
             record = self.record(query)
@@ -119,13 +125,20 @@ class GalleryService:
         else:
             source = self._pixels(query, box)
         decoded = time.perf_counter()
-        result = self.gallery.search(source, k, where=where or None, expand=expand or None, rerank=rerank or None)
+        result = self.gallery.search(
+            source,
+            k,
+            where=where or None,
+            expand=expand,
+            rerank=rerank,
+            patience_s=max(0.0, rerank_until - time.monotonic()),
+        )
         decoding_ms = round(1e3 * (decoded - started), 3)
         timing = result.timing_ms
         records = self.gallery.records(hit.id for hit in result)
         return {
             "results": [
-                {"rank": hit.rank, "score": hit.score, **self._image(records[hit.id])}
+                {"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(records[hit.id])}
                 for hit in result
                 if hit.id in records
             ],

@@ -1,0 +1,39 @@
+"""Logs as lines of JSON, each with the id of the request that it belongs to."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime
+import json
+import logging
+import sys
+
+request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line: time, level, message, request id, and what was given as `extra={"fields": {...}}`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line = {
+            "time": moment.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            "request_id": request_id.get(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps({key: value for key, value in line.items() if value is not None}, default=str)
+
+
+def log_to_stderr() -> None:
+    """Send Tessera's and the server's own messages to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.getLogger("tessera").setLevel(logging.INFO)
+    for name in ("tessera", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False

@@ -1,0 +1,75 @@
+"""The application on a socket: uvicorn, with patience limited for clients that never finish asking."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tessera.errors import UsageError
+from tessera.serve.app import create_app
+from tessera.serve.settings import Settings
+
+GRACE_S = 10  # a stopping service lets requests finish for so long
+
+
+class PatientProtocol(H11Protocol):
+    """Closes a connection whose request's head does not arrive in time; bodies have a limit of their own.
+
+    uvicorn itself waits for ever, so that a few thousand half-open connections would use up the process's files.
+    """
+
+    head_timeout_s = 10.0
+    _watch: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def _watch_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_watching()
+        elif self._watch is None:
+            self._watch = self.loop.call_later(self.head_timeout_s, self.transport.close)
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A socket at the address of the settings; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise UsageError(
+            f"The service cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}. "
+            "Choose another with --host or --port."
+        ) from error
+
+
+def make_server(settings: Settings) -> uvicorn.Server:
+    """A server for the socket from `listen`: `make_server(settings).run([listen(settings)])`."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            create_app(settings),
+            http=PatientProtocol,
+            ws="none",
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )

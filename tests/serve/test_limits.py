@@ -1,0 +1,194 @@
+"""What a service must withstand: nonsense, too much of it, and clients that never finish."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+import zlib
+from collections import Counter
+
+import httpx
+import pytest
+
+from tessera.serve.app import create_app
+from tessera.serve.lanes import Lanes
+from tessera.serve.middleware import InFlight, LimitInFlight
+from tessera.serve.problems import ProblemError
+from tessera.serve.server import PatientProtocol
+from tessera.serve.settings import Settings
+
+HEAD = b"POST /api/search HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+
+
+def bomb() -> bytes:
+    """A PNG of 50,000 x 50,000 that is a few hundred bytes long."""
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    )
+
+
+def test_bad_pictures(client, scenes_dir, check_problem):
+    check_problem(client.post("/api/search", files={"file": ("a.jpg", b"this is text", "image/jpeg")}), 415)
+    check_problem(client.post("/api/search", files={"file": ("a.png", bomb(), "image/png")}), 413)
+    check_problem(client.post("/api/search", files={"file": ("a.jpg", b"", "image/jpeg")}), 415)
+    whole = (scenes_dir / "scene03.jpg").read_bytes()
+    check_problem(client.post("/api/search", files={"file": ("a.jpg", whole[: len(whole) // 2], "image/jpeg")}), 415)
+    check_problem(client.post("/api/search"), 422)
+    assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"box": "500,500,600,600"}, "box"),
+        ({"box": "40,40,10,10"}, "box"),
+        ({"box": "1,2,3"}, "box"),
+        ({"box": "a,b,c,d"}, "box"),
+        ({"box": "nan,0,inf,10"}, "box"),
+        ({"k": "0"}, "k"),
+        ({"k": "100000"}, "k is at most 200"),
+        ({"k": "many"}, "k"),
+        ({"where": "place"}, "filter"),
+        ({"expand": "magic"}, "expand"),
+        ({"rerank": "magic"}, "rerank"),
+    ],
+)
+def test_values_that_cannot_be_meant(client, values, words, picture, check_problem):
+    assert words in check_problem(client.post("/api/search", files=picture(), data=values), 422)
+
+
+def test_unknown_ids_and_addresses(client, check_problem):
+    for address in ("/api/images/999999", "/api/images/999999/thumbnail", "/api/images/999999/search"):
+        check_problem(client.get(address), 404)
+    check_problem(client.get("/api/images/9999999999999999999999"), 422)
+    check_problem(client.get("/api/images/-1"), 422)
+    check_problem(client.get("/api/nothing"), 404)
+    check_problem(client.put("/api/stats"), 405)
+    assert client.get("/../../etc/passwd").status_code == 404
+    assert client.get("/%2e%2e/%2e%2e/etc/passwd").status_code == 404
+
+
+def connect(address: str) -> socket.socket:
+    host, port = address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=120)
+
+
+def test_ten_thousand_wrong_addresses_make_no_new_series(tmp_path):
+    app = create_app(Settings(tmp_path / "g"))
+    statuses = Counter()
+
+    async def send(message):
+        statuses[message.get("status")] += 1
+
+    async def ask(method, path):
+        scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": []}
+        await app({**scope, "query_string": b"", "root_path": "", "scheme": "http"}, None, send)
+
+    async def main():
+        for index in range(10_000):
+            await ask(
+                "GET" if index % 2 else f"METHOD{index}", f"/api/wrong/{index}" if index % 3 else f"/wrong{index}"
+            )
+        assert statuses[404] + statuses[405] == 10_000
+        found = []
+
+        async def keep(message):
+            found.append(message.get("body", b""))
+
+        scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": [], "query_string": b""}
+        await app({**scope, "raw_path": b"/metrics", "root_path": "", "scheme": "http"}, None, keep)
+        return b"".join(found).decode()
+
+    text = asyncio.run(main())
+    assert "wrong" not in text
+    assert "METHOD" not in text
+    assert len(text.splitlines()) < 60
+
+
+def test_bodies_that_are_too_large(running, served_gallery, check_problem):
+    settings = Settings(served_gallery, threads=1, max_bytes=20_000, body_timeout_s=120)
+    with running(settings) as address, httpx.Client(base_url=address, timeout=120) as client:
+        check_problem(client.post("/api/search", files={"file": ("a.jpg", b"x" * 200_000)}), 413)
+        check_problem(client.post("/api/search", files={"file": ("a.jpg", b"x" * 20_001)}), 413)
+        pieces = (b"x" * 10_000 for _ in range(50))
+        form = {"content-type": "multipart/form-data; boundary=b"}
+        check_problem(client.post("/api/search", content=pieces, headers=form), 413)
+
+
+def test_a_client_that_stops_midway_is_told(running, served_gallery):
+    with running(Settings(served_gallery, threads=1, body_timeout_s=0.2)) as address, connect(address) as hanging:
+        hanging.sendall(HEAD + b"Content-Length: 1000\r\n\r\n--b\r\n")
+        assert hanging.recv(1000).split(b"\r\n")[0].endswith(b" 408 Request Timeout")
+
+
+def test_clients_beyond_the_limit_are_put_off(running, eventually, served_gallery, check_problem):
+    settings = Settings(served_gallery, threads=1, body_timeout_s=600, max_in_flight=1)
+    with running(settings) as address, httpx.Client(base_url=address, timeout=120) as client:
+        for _ in range(20):  # whoever has an answer may ask again at once
+            assert client.get("/api/stats").status_code == 200
+        with connect(address) as hanging:  # holds the only place
+            hanging.sendall(HEAD + b"Content-Length: 1000\r\n\r\n--b\r\n")
+            eventually(lambda: client.get("/api/stats").status_code == 429)
+            busy = client.get("/api/stats")
+            check_problem(busy, 429)
+            assert busy.headers["retry-after"] == "1"
+            assert client.get("/health").status_code == 200
+        # It went away in the middle of its body: the place is free again.
+        eventually(lambda: client.get("/api/stats").status_code == 200)
+
+
+def test_a_head_that_never_ends_is_not_waited_for(running, served_gallery, client, monkeypatch):
+    monkeypatch.setattr(PatientProtocol, "head_timeout_s", 0.2)
+    with running(Settings(served_gallery, threads=1)) as address, contextlib.ExitStack() as stack:
+        silent, slow = stack.enter_context(connect(address)), stack.enter_context(connect(address))
+        slow.sendall(b"GET /health HTTP/1.1\r\nHost:")
+        assert silent.recv(100) == b""
+        assert slow.recv(100) == b""
+        with httpx.Client(base_url=address, timeout=120) as other:
+            assert other.get("/health").status_code == 200
+
+
+def test_a_place_is_given_back_before_the_last_piece_and_once():
+    gauge, seen = InFlight(), []
+
+    async def answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        await send({"type": "http.response.body", "body": b"b"})
+        raise RuntimeError("after the answer")
+
+    async def send(message):
+        seen.append(gauge.count)
+
+    limited = LimitInFlight(answer, gauge, limit=1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            asyncio.run(limited({"type": "http", "path": "/api/x"}, None, send))
+    assert seen == [1, 1, 0] * 2
+    assert gauge.count == 0
+
+
+def test_work_that_waited_too_long_is_never_begun():
+    release, begun = threading.Event(), []
+
+    async def main():
+        lanes = Lanes(cores=1, timeout_s=0.2)
+        calls = [lanes.run("network", release.wait, 120)]
+        calls += [lanes.run("network", begun.append, index) for index in range(3)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(outcome, ProblemError) and outcome.status == 504 for outcome in outcomes)
+        release.set()  # the first one kept its thread until now
+        lanes.timeout_s = 120
+        assert await lanes.run("network", len, "abc") == 3
+        lanes.close()
+
+    asyncio.run(main())
+    assert begun == []
