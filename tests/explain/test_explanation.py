@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tessera.cli.main import app
 from tessera.data.images import load_photo
 from tessera.errors import UsageError
-from tessera.explain.explanation import explain_image, explain_pair, occlusion_map
+from tessera.explain.explanation import explain_image, explain_pair, occlusion_map, pair_up
 from tessera.explain.figure import TOKEN_COLOURS, draw_image, draw_pair, heat_overlay
 from tessera.extract.extractor import Extractor
 
@@ -104,3 +104,23 @@ def test_bad_input_is_refused(token_bundle, scenes_dir):
     nothing = run(scenes_dir / "scene01.jpg", "--model", token_bundle)
     assert isinstance(nothing.exception, UsageError)
     assert "-o" in str(nothing.exception)
+
+
+def test_evidence_is_laid_to_the_places_it_comes_from(scenes_dir):
+    """The packaged model says what each place added: together they are the tokens' contributions, exactly."""
+    extractor = Extractor("lite", size=128, scales=(1.0, 0.7), threads=1)
+    first, second = (load_photo(scenes_dir / f"scene0{i}.jpg", size=128) for i in (0, 1))
+    alone, other = explain_image(extractor, first), explain_image(extractor, second)
+    assert len(alone.places) == 2
+    np.testing.assert_allclose(sum(scale.sum(axis=(2, 3)) for scale in alone.places), alone.parts[:-1], atol=1e-5)
+    pair = pair_up(alone, other)
+    assert pair.score == pytest.approx(float(alone.descriptor @ other.descriptor), abs=1e-5)
+    assert pair.query.maps.shape == alone.maps.shape and not np.allclose(pair.query.maps, alone.maps)
+    assert pair.query.maps.min() >= 0
+    np.testing.assert_allclose(pair.query.maps.mean(axis=(1, 2)), 1, atol=1e-4)
+
+
+def test_a_network_that_cannot_lay_tokens_to_places_keeps_their_maps(extractor, scenes_dir):
+    image = load_photo(scenes_dir / "scene00.jpg", size=extractor.size)
+    alone = explain_image(extractor, image)
+    assert alone.places == () and pair_up(alone, alone).query is alone

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.explain.regions import GRID, light_of, merge_maps, overlap, region_box
+from tessera.explain.regions import GRID, light_of, merge_evidence, merge_maps, overlap, region_box
 
 
 def test_the_box_is_of_the_component_that_holds_the_peak():
@@ -55,3 +55,10 @@ def test_a_map_on_a_high_floor_still_gives_its_own_region():
     values = np.full((10, 10), 10.0, dtype=np.float32)
     values[4:6, 4:8] = 12.0
     assert region_box(values) == pytest.approx((0.4, 0.4, 0.8, 0.6))
+
+
+def test_evidence_against_counts_for_nothing():
+    added = np.array([[[2.0, -5.0], [0.0, 0.0]], [[-1.0, -1.0], [-1.0, -1.0]]], dtype=np.float32)
+    merged = merge_evidence([added], 2, 2)
+    assert merged[0].min() == 0 and np.unravel_index(merged[0].argmax(), merged[0].shape)[1] < GRID // 2
+    assert np.allclose(merged[1], 1)

@@ -31,7 +31,7 @@ def explain(
     from tessera.data.boxes import clip_box, parse_box
     from tessera.data.images import read_photo
     from tessera.errors import UsageError
-    from tessera.explain.explanation import METHOD_NOTES, PairExplanation, explain_image
+    from tessera.explain.explanation import METHOD_NOTES, explain_image, pair_up
     from tessera.explain.figure import draw_image, draw_pair
     from tessera.extract.extractor import Extractor
     from tessera.extract.scales import parse_scales
@@ -53,7 +53,7 @@ def explain(
         answer, figure = first.to_json(frame), draw_image(first)
     else:
         second = read_photo(other, size=extractor.size)
-        pair = PairExplanation(first, explain_image(extractor, second.pixels))
+        pair = pair_up(first, explain_image(extractor, second.pixels))
         answer, figure = pair.to_json(frame, (0, 0, second.width, second.height)), draw_pair(pair)
     if output is not None:
         with atomic_path(output) as temporary:

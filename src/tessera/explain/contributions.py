@@ -19,9 +19,17 @@ def merge_scales(parts: Sequence[Array]) -> Array:
     parts: a scale each, (L+1) D, before normalisation.
     Returns (L+1) D.
     """
-    units = [part / max(float(np.linalg.norm(part.sum(axis=0))), 1e-12) for part in parts]
-    mean = np.mean(units, axis=0)
-    return np.asarray(mean / max(float(np.linalg.norm(mean.sum(axis=0))), 1e-12), dtype=np.float32)
+    return np.asarray(sum(part / scale_weight(parts, index) for index, part in enumerate(parts)), dtype=np.float32)
+
+
+def scale_weight(parts: Sequence[Array], index: int) -> float:
+    """By what a scale's shares are divided on their way into the descriptor: its own norm, then that of the whole.
+
+    parts: as for `merge_scales`; index: of the scale.
+    """
+    norms = [max(float(np.linalg.norm(part.sum(axis=0))), 1e-12) for part in parts]
+    whole = np.sum([part.sum(axis=0) / norm for part, norm in zip(parts, norms, strict=True)], axis=0)
+    return norms[index] * max(float(np.linalg.norm(whole)), 1e-12)
 
 
 def contribution_matrix(query_parts: Array, other_parts: Array) -> Array:

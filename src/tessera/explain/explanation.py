@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tessera.data.boxes import Box
-from tessera.explain.contributions import contribution_matrix, merge_scales, strongest_pairs
-from tessera.explain.regions import merge_maps, region_box
+from tessera.explain.contributions import contribution_matrix, merge_scales, scale_weight, strongest_pairs
+from tessera.explain.regions import merge_evidence, merge_maps, region_box
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -38,6 +38,9 @@ class ImageExplanation:
     maps: NDArray[np.float32]  # L h w, each with mean one; one map where the network has no tokens
     parts: NDArray[np.float32]  # (L+1) D, summing to the descriptor; a single row where there are no tokens
     method: Method
+    places: tuple[
+        NDArray[np.float32], ...
+    ] = ()  # a scale each, L D h w: the parts, laid to the positions they are from
 
     @property
     def num_tokens(self) -> int:
@@ -51,6 +54,16 @@ class ImageExplanation:
     def boxes(self) -> list[tuple[float, float, float, float]]:
         """The region of every map, in fractions of the picture's width and height (x0, y0, x1, y1)."""
         return [region_box(values) for values in self.maps]
+
+    def towards(self, descriptor: NDArray[np.float32]) -> ImageExplanation:
+        """The same picture, its maps now of what each place did for the similarity with another picture's descriptor.
+
+        Where the network cannot lay a token to places, the tokens' own maps stay.
+        """
+        if not self.places:
+            return self
+        added = [np.einsum("ldhw,d->lhw", scale, descriptor) for scale in self.places]
+        return replace(self, maps=merge_evidence(added, *self.image.shape[:2]))
 
     def to_json(self, frame: Box = UNIT_FRAME) -> dict[str, Any]:
         """Boxes and weights. frame: where the picture lies, so that boxes can be given in another one's pixels."""
@@ -116,9 +129,14 @@ def explain_image(extractor: Extractor, image: NDArray[np.uint8]) -> ImageExplan
     """
     height, width = image.shape[:2]
     if extractor.bundle.card.num_tokens:
-        scales = extractor.outputs(image, ("attention", "parts"))
+        offered = [name for name in ("attention", "parts", "places") if name in extractor.output_names]
+        scales = extractor.outputs(image, offered)
         maps = merge_maps([scale["attention"][0] for scale in scales], height, width)
-        return ImageExplanation(image, maps, merge_scales([scale["parts"][0] for scale in scales]), "tokens")
+        parts = [scale["parts"][0] for scale in scales]
+        places = tuple(
+            scale["places"][0] / scale_weight(parts, n) for n, scale in enumerate(scales) if "places" in scale
+        )
+        return ImageExplanation(image, maps, merge_scales(parts), "tokens", places)
     descriptor = extractor.describe(image)[None]
     if "activation" in extractor.output_names:
         activations = [scale["activation"] for scale in extractor.outputs(image, ("activation",))]
@@ -129,7 +147,12 @@ def explain_image(extractor: Extractor, image: NDArray[np.uint8]) -> ImageExplan
 
 def explain_pair(extractor: Extractor, query: NDArray[np.uint8], other: NDArray[np.uint8]) -> PairExplanation:
     """Explain the similarity of two pictures, H W 3 each."""
-    return PairExplanation(explain_image(extractor, query), explain_image(extractor, other))
+    return pair_up(explain_image(extractor, query), explain_image(extractor, other))
+
+
+def pair_up(query: ImageExplanation, other: ImageExplanation) -> PairExplanation:
+    """The explanation of two pictures from those of each: maps turn from where a token looks to what it found."""
+    return PairExplanation(query.towards(other.descriptor), other.towards(query.descriptor))
 
 
 def occlusion_map(extractor: Extractor, image: NDArray[np.uint8], cells: int = OCCLUSION_CELLS) -> NDArray[np.float32]:

@@ -29,14 +29,32 @@ def merge_maps(maps: Sequence[Array], image_height: int, image_width: int) -> Ar
     maps: a scale each, L H W.
     Returns L h w with the picture's aspect ratio, the longer side `GRID` cells; every map has mean one.
     """
+    return _mean_one(_lay_over([scale / np.maximum(_means(scale), 1e-12) for scale in maps], image_height, image_width))
+
+
+def merge_evidence(maps: Sequence[Array], image_height: int, image_width: int) -> Array:
+    """The same for what places added to a similarity: scales add up as they are, and what spoke against it counts zero.
+
+    maps: a scale each, L H W. Returns L h w as `merge_maps`; a token that found nothing has a flat map.
+    """
+    merged = np.maximum(_lay_over(maps, image_height, image_width), 0)
+    merged[merged.max(axis=(1, 2)) <= 0] = 1
+    return _mean_one(merged)
+
+
+def _lay_over(maps: Sequence[Array], image_height: int, image_width: int) -> Array:
     longer = max(image_height, image_width)
     height = max(1, round(GRID * image_height / longer))
     width = max(1, round(GRID * image_width / longer))
-    merged = np.zeros((maps[0].shape[0], height, width), dtype=np.float32)
-    for scale in maps:
-        for index, values in enumerate(scale):
-            merged[index] += resize_map(values / max(float(values.mean()), 1e-12), height, width)
-    return np.asarray(merged / np.maximum(merged.mean(axis=(1, 2), keepdims=True), 1e-12), dtype=np.float32)
+    return np.sum([[resize_map(values, height, width) for values in scale] for scale in maps], axis=0, dtype=np.float32)
+
+
+def _means(maps: Array) -> Array:
+    return np.asarray(maps.mean(axis=(1, 2), keepdims=True), dtype=np.float32)
+
+
+def _mean_one(maps: Array) -> Array:
+    return np.asarray(maps / np.maximum(_means(maps), 1e-12), dtype=np.float32)
 
 
 def region_box(values: Array, share: float = BOX_SHARE) -> tuple[float, float, float, float]:

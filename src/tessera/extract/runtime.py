@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -57,22 +59,33 @@ class OnnxRuntime(Runtime):
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.enable_mem_pattern = False  # images have many shapes
         providers = (["CUDAExecutionProvider"] if use_cuda else []) + ["CPUExecutionProvider"]
-        try:
-            self._session = onnxruntime.InferenceSession(str(bundle.onnx_path), options, providers=providers)
-        except Exception as error:
-            raise ModelError(f"{bundle.onnx_path} cannot be loaded: {error}. Make the bundle again.") from error
+
+        def open_session(path: Path) -> Any:
+            try:
+                return onnxruntime.InferenceSession(str(path), options, providers=providers)
+            except Exception as error:
+                raise ModelError(f"{path} cannot be loaded: {error}. Make the bundle again.") from error
+
+        self._session = open_session(bundle.onnx_path)
         self.device = "cuda" if "CUDAExecutionProvider" in self._session.get_providers() else "cpu"
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         self._input = self._session.get_inputs()[0].name
+        # A graph apart, and opened when somebody asks why: a search must not pay for it.
+        self._places = cache(partial(open_session, bundle.places_path))
+        if bundle.places_path.is_file():
+            self.output_names += ("places",)
 
     def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs:
         self._refuse_unknown(outputs)
         try:
-            values = self._session.run(list(outputs), {self._input: images})
+            names = [name for name in outputs if name != "places"]
+            found = dict(zip(names, self._session.run(names, {self._input: images}), strict=True)) if names else {}
+            if "places" in outputs:
+                found["places"] = self._places().run(["places"], {self._input: images})[0]
         except Exception as error:
             shape = " x ".join(str(side) for side in images.shape)
             raise ModelError(f"the network failed on images of shape {shape}: {error}") from error
-        return dict(zip(outputs, values, strict=True))
+        return found
 
 
 class TorchRuntime(Runtime):
@@ -93,11 +106,16 @@ class TorchRuntime(Runtime):
         self._torch = torch
         self._network: Any = load_network(bundle).to(self.device).eval()
         self.output_names = tuple(self._network.output_names)
+        if getattr(self._network, "has_places", False):
+            self.output_names += ("places",)
 
     def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs:
         self._refuse_unknown(outputs)
         with self._torch.inference_mode():
-            values = self._network(self._torch.from_numpy(images).to(self.device))
+            batch = self._torch.from_numpy(images).to(self.device)
+            values = self._network(batch) if set(outputs) != {"places"} else {}
+            if "places" in outputs:
+                values["places"] = self._network.places(batch)
         return {name: cast(npt.NDArray[np.float32], values[name].float().cpu().numpy()) for name in outputs}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tessera.data.images import Box, Limits, Pixels, Source, load_photo, read_photo
 from tessera.errors import TesseraError, UsageError
-from tessera.explain.explanation import ImageExplanation, PairExplanation, explain_image
+from tessera.explain.explanation import ImageExplanation, explain_image, pair_up
 from tessera.explain.regions import light_of
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
@@ -32,7 +32,7 @@ log = logging.getLogger("tessera.serve")
 
 POLL_S = 1.0
 FACET_VALUES = 200
-EXPLAINED_KEPT = 32
+EXPLAINED_KEPT = 8  # some 15 MB each at 1024 pixels
 EMPTY_NOTE = "This gallery is empty. Index pictures into it with `tessera index`."
 Query = bytes | int  # an uploaded picture, or the id of one in the gallery
 
@@ -213,9 +213,9 @@ class GalleryService:
     def explain(self, query: Query, box: Box | None, other_id: int) -> dict[str, Any]:
         other_side, _ = self._explained_side(other_id, None)
         query_side, crop = self._explained_side(query, box)
-        pair = PairExplanation(query_side, other_side)
+        pair = pair_up(query_side, other_side)
         answer = pair.to_json()
-        for name, side in (("query", query_side), ("other", other_side)):
+        for name, side in (("query", pair.query), ("other", pair.other)):
             answer[name]["crop"] = crop if name == "query" else None
             answer[name]["tokens"] = [
                 {"token": index, "box": list(region), "weight": weight, "map": _packed(side.maps[index])}
