@@ -2,7 +2,8 @@
 
 Each file is made with seeded weights under the names of its own format, then goes through `tessera convert`; the
 bundle's graph is compared with torch at six sizes, none of them the one it was traced with. Where there are golden
-numbers (ResNet-50), `tessera embed --scales 1` describes the golden pictures with both runtimes.
+numbers (ResNet-50), `tessera embed --scales 1` describes the golden pictures with both runtimes, torch describes one
+in float64, and the extractor runs the authors' test: cut queries, three scales.
 
     python scripts/check_networks.py tests/golden [--depths 18 50 101] [--only SOLAR]
 """
@@ -24,6 +25,7 @@ import torch
 from PIL import Image
 
 from tessera.cli.main import app
+from tessera.extract.extractor import Extractor
 from tessera.models.bundle import Bundle
 from tessera.models.convert import FORMATS
 from tessera.models.convert.formats import Format
@@ -105,7 +107,23 @@ def golden_errors(bundle_dir: Path, name: str, golden_dir: Path, fill: ModuleTyp
     network = load_network(Bundle.open(bundle_dir)).double()
     with torch.inference_mode():
         double = network(fill.imagenet_normalise(pictures["a"]).double())["descriptor"][0].numpy()
-    return [*errors, float(np.abs(double - golden["out64_a"]).max())]
+    errors.append(float(np.abs(double - golden["out64_a"]).max()))
+    with np.load(golden_dir / "extract" / "vectors_r50.npz") as file:
+        expected = {key.removeprefix(f"{name}_"): file[key] for key in file if key.startswith(f"{name}_")}
+    return [*errors, extraction_error(bundle_dir, expected, golden_dir / "extract")] if expected else errors
+
+
+def extraction_error(bundle_dir: Path, expected: dict[str, np.ndarray], folder: Path) -> float:
+    """The authors' test-time extraction: gallery pictures and cut queries, at one scale and at three."""
+    meta = json.loads((folder / "meta.json").read_text())
+    paths = [folder / f"{name}.png" for name in meta["images"]]
+    worst = 0.0
+    for suffix, scales in (("ss", [1.0]), ("ms", meta["scales"])):
+        extractor = Extractor(bundle_dir, size=meta["imsize"], scales=scales)
+        for kind, boxes in (("db", [None] * len(paths)), ("q", [tuple(box) for box in meta["bbx_x0_y0_x1_y1"]])):
+            found = [row.descriptor for row in extractor.extract(paths, boxes=boxes, loader="benchmark")]
+            worst = max(worst, float(np.abs(np.stack(found) - expected[f"{kind}_{suffix}"]).max()))
+    return worst
 
 
 def check(found: Format, config: dict[str, Any], depth: int, golden_dir: Path, fill: ModuleType) -> list[float]:
@@ -131,14 +149,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a file's name in the table")
     options = parser.parse_args()
     fill = load_fill(options.golden)
-    print("| file | ResNet | ONNX, six sizes | its other outputs | embed, onnx | embed, torch | float64 |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    print("| file | ResNet | ONNX, six sizes | its other outputs | embed, onnx | embed, torch | float64 | extraction |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for found in FORMATS:
         kinds = CIRTORCH if found.name == "cirtorch" else {found.name: {}}
         for kind, config in kinds.items():
             for depth in options.depths if options.only in kind else ():
                 figures = check(found, config, depth, options.golden, fill)
-                cells = [f"{figure:.1e}" for figure in figures] + [""] * (5 - len(figures))
+                cells = [f"{figure:.1e}" for figure in figures] + [""] * (6 - len(figures))
                 print(f"| {kind} | {depth} | {' | '.join(cells)} |", flush=True)
 
 
