@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int64]
 Descriptors = npt.NDArray[np.float16]
 
 _VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
-_STREAM_ROWS = 2048
+_STREAM_ROWS = 256  # half a megabyte of descriptors
 
 
 @dataclass(frozen=True)

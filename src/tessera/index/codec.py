@@ -28,6 +28,7 @@ class Codec(abc.ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool]  # the scores are inner products with the stored descriptors, not estimates
+    lossless: ClassVar[bool] = False  # there are no codes, so no error of theirs
 
     @classmethod
     @abc.abstractmethod

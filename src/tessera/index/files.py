@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
-_CHUNK_ROWS = 65536
+_CHUNK_BYTES = 1 << 20
 
 Entry = dict[str, Any]
 
@@ -31,8 +33,7 @@ def write_array(folder: Path, key: str, array: npt.NDArray[Any]) -> Entry:
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     content = hashlib.sha256()
-    for i in range(0, len(array), _CHUNK_ROWS):
-        chunk = np.ascontiguousarray(array[i : i + _CHUNK_ROWS]).data
+    for chunk in _chunks(array):
         digest.update(chunk)
         content.update(chunk)
     name = f"{key}-{digest.hexdigest()[:16]}.bin"
@@ -40,11 +41,20 @@ def write_array(folder: Path, key: str, array: npt.NDArray[Any]) -> Entry:
     # A file of that name may be there and damaged: its name alone must not vouch for it.
     if not path.exists() or path.stat().st_size != array.nbytes or hash_file(path) != content.hexdigest():
         with atomic_path(path) as temporary, temporary.open("wb") as file:
-            for i in range(0, len(array), _CHUNK_ROWS):
-                file.write(np.ascontiguousarray(array[i : i + _CHUNK_ROWS]).data)
+            for chunk in _chunks(array):
+                file.write(chunk)
     entry: Entry = {"name": name, "dtype": array.dtype.str, "shape": list(array.shape), "sha256": content.hexdigest()}
     entry["sample"] = sample_digest(path)
     return entry
+
+
+def _chunks(array: npt.NDArray[Any]) -> Iterator[memoryview]:
+    """The array's bytes, in pieces. Pages of a mapped file are let go of, or in the end all of it would be resident."""
+    rows = max(1, _CHUNK_BYTES * len(array) // max(array.nbytes, 1))
+    for i in range(0, len(array), rows):
+        yield np.ascontiguousarray(array[i : i + rows]).data
+        if isinstance(array, np.memmap):
+            array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def sample_digest(path: Path) -> str:

@@ -22,6 +22,7 @@ class FlatCodec(Codec):
 
     name = "flat"
     exact = True
+    lossless = True
 
     def __init__(self, dim: int) -> None:
         self._filled = faiss.IndexFlatIP(dim)
