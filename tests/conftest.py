@@ -41,6 +41,12 @@ def other_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_small_bundle(tmp_path_factory.mktemp("bundles") / "other", seed=1, dim=24)
 
 
+@pytest.fixture(scope="session")
+def wide_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a bundle with descriptors as long as the paper's."""
+    return make_small_bundle(tmp_path_factory.mktemp("bundles") / "wide", seed=2, dim=1024)
+
+
 def make_small_bundle(path: Path, *, seed: int, dim: int) -> Path:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, save

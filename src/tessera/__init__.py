@@ -15,15 +15,16 @@ from tessera.errors import TesseraError
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
-    from tessera.gallery.gallery import Gallery, Hit
+    from tessera.gallery.gallery import DescribedImage, Gallery, Hit
     from tessera.models.bundle import Bundle
 
 __version__ = "0.1.0"
-__all__ = ["Bundle", "Extractor", "Gallery", "Hit", "TesseraError", "__version__"]
+__all__ = ["Bundle", "DescribedImage", "Extractor", "Gallery", "Hit", "TesseraError", "__version__"]
 
 # Loaded on first use, so that `import tessera` stays instant and pulls in neither faiss nor torch.
 _LAZY = {
     "Bundle": "tessera.models.bundle",
+    "DescribedImage": "tessera.gallery.gallery",
     "Extractor": "tessera.extract.extractor",
     "Gallery": "tessera.gallery.gallery",
     "Hit": "tessera.gallery.gallery",

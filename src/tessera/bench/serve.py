@@ -7,7 +7,6 @@ search does not know the difference. Uploads are real JPEGs through the real net
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -26,10 +25,9 @@ import numpy as np
 from PIL import Image
 
 from tessera.errors import TesseraError
-from tessera.gallery.gallery import Gallery
+from tessera.gallery.gallery import DescribedImage, Gallery
 
 BOUNDARY = "tesserabench"
-_BATCH = 4096
 
 
 def measure_service(
@@ -66,27 +64,15 @@ def measure_service(
 def make_gallery(path: Path, picture: Path, images: int, *, seed: int = 0) -> None:
     """A gallery of `images` synthetic descriptors, every one with the same picture behind it."""
     random = np.random.default_rng(seed)
+    with Image.open(picture) as opened:
+        width, height = opened.size
     with Gallery(path) as gallery:
-        gallery.index(picture)  # settles the model and the dimension
-        fingerprint, dim = gallery.describer.fingerprint, gallery.describer.dim
-        with Image.open(picture) as opened:
-            width, height = opened.size
-        for start in range(0, images - 1, _BATCH):
-            stop = min(start + _BATCH, images - 1)
-            descriptors = random.standard_normal((stop - start, dim), dtype=np.float32)
-            descriptors /= np.linalg.norm(descriptors, axis=1, keepdims=True)
-            with gallery._catalog.write() as batch:
-                for row, descriptor in enumerate(descriptors, start):
-                    content = hashlib.sha256(row.to_bytes(8, "little")).digest()
-                    batch.put_image(
-                        os.fsencode(picture.parent / f"copy{row}.jpg"),
-                        size=0,
-                        mtime_ns=0,
-                        content_id=batch.add_content(content, fingerprint, width, height, descriptor),
-                        error=None,
-                        metadata=None,
-                    )
-        gallery.index(picture)  # builds the index
+        dim = gallery.describer.dim
+        gallery.index(picture)
+        gallery.add(
+            DescribedImage(picture.parent / f"copy{row}.jpg", random.standard_normal(dim), width, height)
+            for row in range(images - 1)
+        )
 
 
 def _alone(gallery_path: Path, picture: Path, repeats: int = 12) -> dict[str, float]:

@@ -19,6 +19,7 @@ from tessera.gallery.catalog import CATALOG_NAME
 from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
 from tessera.gallery.describer import Describer
 from tessera.gallery.filters import Where, parse_where
+from tessera.gallery.importing import DescribedImage, store_described
 from tessera.gallery.indexing import IndexRun, ProgressCallback
 from tessera.gallery.local import LocalShelf
 from tessera.gallery.paths import printable, to_blob
@@ -31,7 +32,17 @@ from tessera.gallery.snapshot import Record, Snapshot
 from tessera.gallery.sources import look_at, resolve_source
 from tessera.gallery.store import Store, absolute_engine
 
-__all__ = ["CheckReport", "Gallery", "Hit", "IndexProgress", "IndexReport", "Problem", "Record", "SearchResult"]
+__all__ = [
+    "CheckReport",
+    "DescribedImage",
+    "Gallery",
+    "Hit",
+    "IndexProgress",
+    "IndexReport",
+    "Problem",
+    "Record",
+    "SearchResult",
+]
 
 _MANY = 1000
 PathOrId = str | os.PathLike[str] | int
@@ -171,6 +182,16 @@ class Gallery:
     def describe(self, query: Query, *, box: Box | None = None) -> npt.NDArray[np.float32]:
         """The descriptor, D, that `search` would use."""
         return describe_query(query, box, self._catalog, self._store.open_extractor)
+
+    def add(self, images: Iterable[DescribedImage]) -> int:
+        """Store descriptors that this gallery's model made elsewhere, as many as there are; how many there were.
+
+        Each is searched for under its path; a picture that is there is known by its content, and `index` skips it.
+        """
+        with self._store.write():
+            stored = store_described(self._store, images)
+            self._store.engine.refresh(self._catalog, writing=True)
+        return stored
 
     def remove(self, paths: PathOrId | Iterable[PathOrId]) -> int:
         """Take images out, by path, by folder or by id; files are not touched. Returns how many images went.

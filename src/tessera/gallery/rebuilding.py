@@ -20,18 +20,22 @@ def settle_model(store: Store, run: IndexRun, differing: Plan, *, rebuild: bool)
 
     differing: takes the files that are not as the catalogue knows them, to be looked at afterwards.
     """
-    if store.matches_model():
-        with store.catalog.read() as snapshot:
-            is_set = snapshot.setting("fingerprint") is not None
-        if not is_set:
-            with store.catalog.write() as batch:
-                _remember_model(batch, store.describer)
-                batch.set("fingerprint", store.describer.fingerprint)
+    if store.matches_model() or (not rebuild and _size_of(store.catalog) > 0):
+        claim_model(store)
         return False
-    if not rebuild and _size_of(store.catalog) > 0:
-        store.refuse_other_model()
     _switch_model(store.catalog, store.describer, run, differing)
     return True
+
+
+def claim_model(store: Store) -> None:
+    """See that descriptors of the store's model may be added: a gallery without any takes it for its own."""
+    store.refuse_other_model()
+    with store.catalog.read() as snapshot:
+        is_set = snapshot.setting("fingerprint") is not None
+    if not is_set:
+        with store.catalog.write() as batch:
+            _remember_model(batch, store.describer)
+            batch.set("fingerprint", store.describer.fingerprint)
 
 
 def _switch_model(catalog: Catalog, describer: Describer, run: IndexRun, differing: Plan) -> None:
