@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tessera.errors import StorageError
-from tessera.storage import atomic_path, hash_file, write_atomically
+from tessera.storage import atomic_path, hash_file, open_database, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -45,3 +46,39 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file_whole(tmp_path):
 def test_hash_is_of_content(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"")
     assert hash_file(tmp_path / "a") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+TABLE = "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY)"
+
+
+def test_a_database_keeps_what_it_has_and_is_set_aside_only_when_damaged(tmp_path: Path):
+    path = tmp_path / "deep" / "cache.sqlite"
+    for key in ("a", "b"):
+        database = open_database(path, TABLE)
+        database.execute("INSERT INTO entries VALUES (?)", (key,))
+        database.commit()
+        assert len(database.execute("SELECT * FROM entries").fetchall()) == ("a", "b").index(key) + 1
+        database.close()
+    path.write_bytes(b"this was a database" * 100)
+    path.with_name("cache.sqlite-wal").write_bytes(b"and this its log")
+    database = open_database(path, TABLE)
+    assert database.execute("SELECT * FROM entries").fetchall() == []
+    database.close()
+    assert path.with_suffix(".damaged").read_bytes().startswith(b"this was")
+
+
+def test_a_database_that_is_busy_or_out_of_reach_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "cache.sqlite"
+    open_database(path, TABLE).close()
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda where, **options: connect(where, **options | {"timeout": 0}))
+    holder = connect(path)
+    holder.execute("PRAGMA locking_mode=EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StorageError, match="cannot be opened"):
+        open_database(path, TABLE)
+    holder.close()
+    with pytest.raises(StorageError):
+        open_database(path / "below" / "cache.sqlite", TABLE)
+    open_database(path, TABLE).close()
+    assert not path.with_suffix(".damaged").exists()

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: write to a temporary name, sync, rename, sync the folder."""
+"""Files that are either whole or not there: write to a temporary name, sync, rename, sync the folder; caches too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,42 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def open_database(path: Path, table: str) -> sqlite3.Connection:
+    """Open a SQLite file whose content can be made again, or make it with one table (a CREATE TABLE IF NOT EXISTS).
+
+    A damaged file is set aside under the name `.damaged`. One that is busy or may not be opened is not damaged: that is
+    an error.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            return _open_table(path, table)
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise
+        path.replace(path.with_suffix(".damaged"))
+        for log in ("-wal", "-shm"):
+            path.with_name(path.name + log).unlink(missing_ok=True)
+        return _open_table(path, table)
+    except sqlite3.DatabaseError as error:
+        raise StorageError(f"{path} cannot be opened ({error}). Check its permissions and the space left.") from error
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def _open_table(path: Path, table: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=60, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=NORMAL")
+        database.execute(table)
+        database.commit()
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
 
 
 def hash_file(path: Path) -> str:

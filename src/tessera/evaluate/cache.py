@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tessera.data.ground_truth import Box
 from tessera.errors import DataError, StorageError
-from tessera.storage import hash_file
+from tessera.storage import hash_file, open_database
 
 _IN_ONE_QUERY = 500
 _COMMIT_EVERY = 32
@@ -41,22 +41,9 @@ class _Table:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = self._open()
-        except sqlite3.DatabaseError:
-            path.replace(path.with_suffix(".damaged"))
-            self._database = self._open()
-        except OSError as error:
-            raise StorageError(f"the cache {path} cannot be made: {error.strerror or error}.") from error
-
-    def _open(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self._path, timeout=60)
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=NORMAL")
-        database.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
-        database.commit()
-        return database
+        self._database = open_database(
+            path, "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+        )
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for start in range(0, len(keys), _IN_ONE_QUERY):

@@ -18,6 +18,7 @@ import numpy as np
 
 from tessera.errors import StorageError
 from tessera.local.features import LocalFeatures
+from tessera.storage import open_database
 
 _HEADER = struct.Struct("<IIIccII")  # checksum, features, columns, kind of number, has shapes, width, height
 _KINDS = {b"f": "<f4", b"h": "<f2", b"u": "u1", b"s": "<i2"}
@@ -79,29 +80,11 @@ class FeatureStore:
         self.path, self.exact = path, exact
         self._lock = threading.Lock()
         self._waiting = 0
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = self._open()
-        except sqlite3.DatabaseError:
-            path.replace(path.with_suffix(".damaged"))
-            self._database = self._open()
-        except OSError as error:
-            raise StorageError(f"{path} cannot be made: {error.strerror or error}.") from error
-
-    def _open(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
-        try:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=NORMAL")
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS features "
-                "(extractor TEXT, content TEXT, entry BLOB NOT NULL, PRIMARY KEY (extractor, content))"
-            )
-            database.commit()
-        except sqlite3.Error:
-            database.close()
-            raise
-        return database
+        self._database = open_database(
+            path,
+            "CREATE TABLE IF NOT EXISTS features "
+            "(extractor TEXT, content TEXT, entry BLOB NOT NULL, PRIMARY KEY (extractor, content))",
+        )
 
     def get_many(self, extractor: str, contents: Sequence[str]) -> dict[str, LocalFeatures]:
         """Those of the features that are there and whole."""
