@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from tessera.gallery.gallery import Gallery
 from tessera.serve.app import create_app
+from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
 
 
@@ -152,3 +156,33 @@ def test_the_schema_describes_every_address(tmp_path):
         for method, operation in methods.items():
             assert operation.get("summary") or operation.get("description"), f"{method} {path}"
     assert "application/problem+json" in text
+
+
+def test_reranking_ends_with_its_time(eventually, served_gallery, scenes_dir):
+    pytest.importorskip("cv2")
+    service = GalleryService(Settings(served_gallery, threads=1))
+    service.start()
+    try:
+        eventually(lambda: service.is_ready)
+        content = (scenes_dir / "scene03.jpg").read_bytes()
+        plain = service.search(content, k=12)
+        late = service.search(content, k=12, rerank="sp", rerank_until=time.monotonic())
+        assert [hit["id"] for hit in late["results"]] == [hit["id"] for hit in plain["results"]]
+        assert {hit["inliers"] for hit in late["results"]} == {None}
+        assert "compare 0 of the 12 best hits" in late["note"]
+        full = service.search(content, k=12, rerank="sp", rerank_until=time.monotonic() + 3600)
+        assert None not in {hit["inliers"] for hit in full["results"]}
+        assert "best hits" not in full["note"]
+    finally:
+        service.stop()
+
+
+def test_reranking_stops_in_the_middle(served_gallery, scenes_dir, monkeypatch):
+    pytest.importorskip("cv2")
+    ticks = itertools.count()
+    monkeypatch.setattr("tessera.gallery.local.time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr("tessera.gallery.local.default_threads", lambda: 2)
+    with Gallery(served_gallery, threads=1) as gallery:
+        found = gallery.search(scenes_dir / "scene03.jpg", 12, rerank="sp", patience_s=3.5)
+    assert "compare 6 of the 12 best hits" in " ".join(found.notes)
+    assert sum(hit.inliers is None for hit in found) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 from collections.abc import Iterator
@@ -95,17 +96,67 @@ def test_upload_box_results_and_back(page, scenes_dir):
     assert len(scores(page)) == 12
 
 
-def test_the_box_moves_by_keyboard(page, scenes_dir):
+def test_a_pasted_and_a_dropped_picture_are_searched(page, scenes_dir):
+    carry = """([kind, type, data]) => {
+        const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
+        const carried = new DataTransfer();
+        carried.items.add(new File([bytes], "carried.jpg", { type: "image/jpeg" }));
+        const event = kind === "paste" ? new ClipboardEvent("paste", { clipboardData: carried })
+                                       : new DragEvent("drop", { dataTransfer: carried, cancelable: true });
+        document.dispatchEvent(event);
+    }"""
+    for kind, name in (("paste", "scene04.jpg"), ("drop", "scene07.jpg")):
+        data = base64.b64encode((scenes_dir / name).read_bytes()).decode()
+        page.evaluate(carry, [kind, "image/jpeg", data])
+        first = page.locator(".tile").first
+        playwright.expect(first).to_have_attribute("aria-label", re.compile(f"Result 1: {re.escape(name)}"))
+
+
+def test_the_box_moves_and_resizes_by_pointer(page, scenes_dir):
     upload(page, scenes_dir / "scene03.jpg")
     draw_box(page, 0.2, 0.2, 0.6, 0.6)
+
+    def drag(x, y, by_x, by_y):
+        before = page.locator("#box").bounding_box()
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + by_x, y + by_y, steps=2)
+        with page.expect_request(lambda request: "search" in request.url):
+            page.mouse.up()
+        after = page.locator("#box").bounding_box()
+        return [round(after[key] - before[key]) for key in ("x", "y", "width", "height")]
+
+    frame = page.locator("#box").bounding_box()
+    middle = frame["x"] + frame["width"] / 2, frame["y"] + frame["height"] / 2
+    assert drag(*middle, 20, 10) == pytest.approx([20, 10, 0, 0], abs=2)
+    frame = page.locator("#box").bounding_box()
+    corner = frame["x"] + frame["width"] - 1, frame["y"] + frame["height"] - 1
+    assert drag(*corner, 15, 12) == pytest.approx([0, 0, 15, 12], abs=2)
+
+
+def test_all_of_it_by_keyboard(page):
+    page.locator(".tile").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.className") == "tile"
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".tile .score")
+    with page.expect_response(lambda answer: "box=" in answer.url):
+        page.locator("#add-box").press("Enter")
+    playwright.expect(page.locator("#box")).to_be_focused()
     before = page.locator("#box").bounding_box()
-    page.locator("#box").focus()
-    with page.expect_response(lambda answer: "search" in answer.url):
-        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
     assert page.locator("#box").bounding_box()["x"] > before["x"]
-    with page.expect_response(lambda answer: "search" in answer.url):
-        page.keyboard.press("Delete")
+    page.keyboard.press("Shift+ArrowDown")
+    assert page.locator("#box").bounding_box()["height"] > before["height"]
+    page.keyboard.press("Delete")
     playwright.expect(page.locator("#box")).to_be_hidden()
+    page.locator(".tile").nth(1).press("Enter")
+    page.locator("#why-tokens button").first.press("Enter")
+    playwright.expect(page.locator("#why-tokens button").first).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("Escape")
+    playwright.expect(page.locator("#why")).to_be_hidden()
+    playwright.expect(page.locator(".tile").nth(1)).to_be_focused()
 
 
 def test_a_gallery_picture_by_link_and_why(page, address):
@@ -128,6 +179,9 @@ def test_a_gallery_picture_by_link_and_why(page, address):
     playwright.expect(token).to_have_attribute("aria-pressed", "true")
     assert page.locator("#why-query canvas.on").count() == 1
     assert page.locator("#why-other canvas.on").count() == 1
+    token.click()
+    page.mouse.move(1, 1)
+    playwright.expect(token).to_have_attribute("aria-pressed", "true")  # a click keeps it lit
     title = page.locator("#why-title").inner_text()
     page.keyboard.press("ArrowRight")
     playwright.expect(page.locator("#why-title")).not_to_have_text(title)
@@ -145,14 +199,60 @@ def test_filters_are_applied_and_removed(page):
     playwright.expect(page.locator(".tile")).to_have_count(12)
 
 
+def test_a_link_reproduces_a_box_and_the_options(page, address):
+    page.goto(f"{address}/?image=4&box=0.1000,0.2000,0.7000,0.8000&k=50&where=place%3Dnorth")
+    assert len(scores(page)) == 5
+    playwright.expect(page.locator("#box")).to_be_visible()
+    playwright.expect(page.locator("#k")).to_have_value("50")
+    playwright.expect(page.locator("#chips")).to_contain_text("place=north")
+
+
 def test_errors_say_what_to_do(page, tmp_path):
     (tmp_path / "broken.jpg").write_bytes(b"no picture at all")
     upload(page, tmp_path / "broken.jpg")
-    playwright.expect(page.locator("#notice")).to_be_visible()
-    page.context.set_offline(True)
+    playwright.expect(page.locator("#notice")).to_contain_text("Convert it")
+    playwright.expect(page.locator(".tile")).to_have_count(0)  # nothing that belongs to another query
+    page.go_back()
+    playwright.expect(page.locator(".tile")).to_have_count(12)
+    playwright.expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_a_service_that_went_away_is_waited_for(page):
+    page.locator(".tile").first.click()
+    scores(page)
+    page.route("**/api/**", lambda route: route.abort())
+    page.route("**/ready", lambda route: route.abort())
     page.select_option("#k", "50")
     playwright.expect(page.locator("#notice")).to_contain_text("does not answer")
-    page.context.set_offline(False)
+    page.unroute("**/api/**")
+    page.unroute("**/ready")
+    playwright.expect(page.locator("#notice")).to_be_hidden(timeout=60_000)  # it goes on by itself
+    playwright.expect(page.locator("#k")).to_have_value("50")
+
+
+def test_a_gallery_that_is_loading_is_waited_for(browser, address):
+    context = browser.new_context()
+    page = context.new_page()
+    problem = {"title": "Service Unavailable", "status": 503, "detail": "The gallery is being opened."}
+    page.route("**/ready", lambda route: route.fulfill(status=503, json=problem))
+    page.goto(address)
+    playwright.expect(page.locator("#welcome progress")).to_be_visible()
+    playwright.expect(page.locator("#welcome")).to_contain_text("being opened")
+    page.unroute("**/ready")
+    page.wait_for_selector(".tile")
+    context.close()
+
+
+def test_two_hundred_hits_are_one_grid(page):
+    image = {"name": "a.jpg", "width": 160, "height": 120, "metadata": {}, "inliers": None}
+    results = [{**image, "id": 1 + rank % 12, "rank": rank, "score": 1 - rank / 400} for rank in range(200)]
+    timing = {"embed": 1.0, "search": 1.0, "total": 2.0}
+    page.route("**/search?**", lambda route: route.fulfill(json={"results": results, "timing_ms": timing, "note": ""}))
+    page.locator(".tile").first.click()
+    playwright.expect(page.locator(".tile .score")).to_have_count(200)
+    assert page.locator(".tile img[loading=lazy]").count() == 200
+    page.locator(".tile").nth(199).scroll_into_view_if_needed()
+    playwright.expect(page.locator(".tile").nth(199)).to_be_in_viewport()
 
 
 def test_a_phones_width(browser, address):
@@ -164,6 +264,11 @@ def test_a_phones_width(browser, address):
     with page.expect_response(lambda answer: "/search" in answer.url):
         page.locator(".tile").first.tap()
     page.wait_for_selector(".tile .score")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator(".tile").nth(1).tap()
+    page.locator("#why-tokens button").first.tap()
+    playwright.expect(page.locator("#why-tokens button").first).to_have_attribute("aria-pressed", "true")
+    playwright.expect(page.locator("#why-other canvas.on")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     context.close()
 

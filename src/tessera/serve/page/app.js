@@ -8,12 +8,16 @@ const element = (id) => document.getElementById(id);
 const uploads = new Map(); // number -> File: uploads live as long as the page, so that the back button finds them
 const PAGE = 60;
 const SETTLE_MS = 160;
+const POLL_MS = 2500;
 
 let state = { query: null, box: null, k: 20, where: [], expand: "", rerank: "" };
 let hits = [];
 let pending = null;
 let shown = 0;
 let blobUrl = null;
+let answered = null; // the query whose results are on the page
+
+const plural = (count, what) => `${count.toLocaleString()} ${what}${count === 1 ? "" : "s"}`;
 
 const boxes = new BoxEditor(element("stage"), element("box"), (box, settled) => {
   state.box = box;
@@ -106,11 +110,12 @@ async function show() {
   blobUrl = null;
   if (state.query.id !== undefined) picture.src = api.imageUrl(state.query.id);
   else picture.src = blobUrl = URL.createObjectURL(uploads.get(state.query.upload));
+  element("stage").classList.remove("blank");
   try {
     await picture.decode();
   } catch {
-    // The service may read formats that the browser does not show (TIFF, HEIC): search all the same.
-    if (state.query.id !== undefined) tell("This picture cannot be shown. It may have been moved; run `tessera index` again.");
+    // The service may read formats that the browser does not show (TIFF): search all the same.
+    element("stage").classList.add("blank");
   }
   if (state.box) boxes.set(state.box);
   showBoxTools();
@@ -121,20 +126,28 @@ async function run() {
   if (!state.query) return;
   pending?.abort();
   const request = (pending = new AbortController());
+  const query = state.query;
   document.body.classList.add("busy");
   element("welcome").hidden = true;
   try {
     const { k, where, expand, rerank } = state;
     const answer = await api.search(asked(), { k, where, expand, rerank, box: pixelBox() }, request.signal);
     hits = answer.results;
+    answered = query;
     const { total } = answer.timing_ms;
     element("summary").textContent = hits.length
-      ? `${hits.length} results in ${total < 10 ? total.toFixed(1) : Math.round(total)} ms${answer.note ? `. ${answer.note}` : ""}`
-      : "Nothing in the gallery passes these filters.";
+      ? `${plural(hits.length, "result")} in ${total < 10 ? total.toFixed(1) : Math.round(total)} ms${answer.note ? `. ${answer.note}` : ""}`
+      : answer.note || "Nothing in the gallery passes these filters.";
     fill(true);
     tell("");
   } catch (error) {
-    if (error.name !== "AbortError") fail(error);
+    if (error.name === "AbortError") return;
+    if (answered !== query) {
+      // What is on the page belongs to another query; an error beside it would mislead.
+      hits = [];
+      fill(true);
+    }
+    fail(error);
   } finally {
     if (pending === request) document.body.classList.remove("busy");
   }
@@ -142,7 +155,7 @@ async function run() {
 
 async function browse(fresh) {
   if (fresh) hits = [];
-  element("summary").textContent = "";
+  answered = null;
   try {
     const answer = await api.browse(fresh ? 0 : hits.at(-1).id, PAGE, state.where);
     hits = hits.concat(answer.images);
@@ -191,7 +204,7 @@ function tile(hit, offset) {
   button.setAttribute("aria-label", `Result ${hit.rank + 1}: ${hit.name}, similarity ${hit.score.toFixed(2)}. See why.`);
   const score = document.createElement("span");
   score.className = "score";
-  score.textContent = hit.score.toFixed(2);
+  score.textContent = hit.score.toFixed(2) + (hit.inliers ? ` · ${hit.inliers} matches` : "");
   button.append(score);
   button.addEventListener("click", () => why.show(hits[shown === hits.length ? hits.indexOf(hit) : offset], button));
   return button;
@@ -204,6 +217,7 @@ function step(by) {
 
 function showBoxTools() {
   element("clear-box").hidden = !state.box;
+  element("add-box").hidden = Boolean(state.box);
   element("box-hint").textContent = state.box ? "Searching for what is in the box" : "Draw a box to search for one thing";
 }
 
@@ -229,23 +243,34 @@ function setFilters(where) {
 
 function welcome(total) {
   const box = element("welcome");
-  box.hidden = false;
-  box.classList.toggle("slim", total > 0);
-  if (total > 0) {
-    box.innerHTML = "<p>Drop, paste or choose a picture, or click one below, to find the same place or object.</p>";
-    element("summary").textContent = `${total.toLocaleString()} pictures`;
+  const summary = element("summary");
+  box.hidden = total > 0;
+  summary.textContent = "";
+  if (total > 0 && state.where.length) {
+    summary.textContent = `${plural(total, "picture")} with ${state.where.join(" and ")}`;
+  } else if (total > 0) {
+    summary.textContent = "Drop, paste or choose a picture, or click one below, to find the same place or object.";
   } else if (state.where.length) {
     box.innerHTML = "<h1>No picture passes these filters</h1><p>Remove one above.</p>";
   } else {
-    box.innerHTML = "<h1>This gallery is empty</h1><p>Index a folder of pictures, and they appear here without a restart:</p><pre>tessera index PHOTOS -g GALLERY</pre>";
+    box.innerHTML = "<h1>This gallery is empty</h1><p>Index a folder of pictures, and they appear here without a restart:</p><pre></pre>";
     box.querySelector("pre").textContent = `tessera index path/to/photos -g ${document.body.dataset.gallery || "GALLERY"}`;
+    setTimeout(() => !state.query && !state.where.length && !hits.length && begin(), POLL_MS);
   }
 }
 
+/** A sentence above the results; `words in backticks` are commands. */
 function tell(text, retry) {
   const notice = element("notice");
   notice.hidden = !text;
-  notice.textContent = text;
+  const sentence = document.createElement("span");
+  sentence.append(...text.split("`").map((part, index) => {
+    if (index % 2 === 0) return part;
+    const code = document.createElement("code");
+    code.textContent = part;
+    return code;
+  }));
+  notice.replaceChildren(sentence);
   if (text && retry) {
     const button = document.createElement("button");
     button.type = "button";
@@ -258,7 +283,14 @@ function tell(text, retry) {
 function fail(error) {
   if (error.status === 401) return askKey();
   element("summary").textContent = "";
+  if (error.status === 0) waitForService();
   return tell(error.message, error.status === 0 || error.status === 429 || error.status >= 500 ? () => begin() : null);
+}
+
+/** The service is gone: look now and then, and go on by itself when it is back. */
+async function waitForService() {
+  clearTimeout(waitForService.timer);
+  waitForService.timer = setTimeout(() => api.ready().then(begin, (error) => error.status === 0 ? waitForService() : begin()), POLL_MS);
 }
 
 function askKey(note = "") {
@@ -300,6 +332,14 @@ document.addEventListener("drop", (event) => {
   if (event.dataTransfer.files[0]) start({ file: event.dataTransfer.files[0] });
 });
 
+element("add-box").addEventListener("click", () => {
+  boxes.set([0.25, 0.25, 0.75, 0.75]);
+  state.box = boxes.box;
+  showBoxTools();
+  remember(true);
+  element("box").focus();
+  run();
+});
 element("clear-box").addEventListener("click", () => {
   boxes.set(null);
   state.box = null;
@@ -322,13 +362,32 @@ element("home").addEventListener("click", (event) => {
 });
 element("more").addEventListener("click", () => browse(false));
 element("grid").addEventListener("keydown", (event) => {
-  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  const next = by && (by > 0 ? event.target.nextElementSibling : event.target.previousElementSibling);
+  const next = neighbour(event.target, event.key);
   if (next) {
     event.preventDefault();
     next.focus();
   }
 });
+
+/** The tile that an arrow key leads to: the next in the row, or the nearest one of the next row. */
+function neighbour(tile, key) {
+  if (key === "ArrowRight") return tile.nextElementSibling;
+  if (key === "ArrowLeft") return tile.previousElementSibling;
+  if (key !== "ArrowDown" && key !== "ArrowUp") return null;
+  const { top, left, width } = tile.getBoundingClientRect();
+  const step = key === "ArrowDown" ? "nextElementSibling" : "previousElementSibling";
+  let best = null;
+  let row = null;
+  for (let other = tile[step]; other; other = other[step]) {
+    const frame = other.getBoundingClientRect();
+    if (Math.abs(frame.top - top) < 2) continue;
+    row ??= frame.top;
+    if (Math.abs(frame.top - row) >= 2) break;
+    const distance = Math.abs(frame.left + frame.width / 2 - left - width / 2);
+    if (!best || distance < best.distance) best = { other, distance };
+  }
+  return best?.other ?? null;
+}
 element("filters").addEventListener("submit", (event) => {
   event.preventDefault();
   const value = element("filter-value").value.trim();
@@ -354,12 +413,13 @@ async function loadFilters() {
 }
 
 async function begin() {
+  clearTimeout(waitForService.timer);
   try {
     const progress = await waitUntilReady();
     if (!progress) return;
     const stats = await api.stats();
     document.body.dataset.gallery = stats.gallery;
-    element("count").textContent = `${stats.images.toLocaleString()} pictures`;
+    element("count").textContent = plural(stats.images, "picture");
     await loadFilters();
     readAddress();
     await show();
@@ -378,7 +438,6 @@ async function waitUntilReady() {
       if (error.status !== 503) throw error;
       const box = element("welcome");
       box.hidden = false;
-      box.classList.remove("slim");
       box.innerHTML = "<h1>The gallery is loading</h1><progress></progress><p></p>";
       box.querySelector("p").textContent = error.message;
       await new Promise((resume) => setTimeout(resume, 500));

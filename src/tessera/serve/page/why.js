@@ -60,12 +60,21 @@ export class WhyDialog {
   #fill(answer, left, right, box) {
     const tokens = answer.query.tokens.length;
     element("why-note").textContent = answer.query.method === "tokens"
-      ? "Each token looks for a pattern of its own. Hover or focus one to see where, in both pictures."
+      ? "Each token looks for a pattern of its own. Point at one to see where, in both pictures; click to keep it lit."
       : answer.query.note;
     answer.query.tokens.forEach((token, index) => addLayer(left, token, index, answer.query.crop));
     answer.other.tokens.forEach((token, index) => addLayer(right, token, index, null));
     const shares = answer.other.tokens.map((_, j) => answer.matrix.reduce((sum, row) => sum + (row[j] ?? 0), 0));
     const order = answer.other.tokens.map((_, index) => index).sort((a, b) => shares[b] - shares[a]);
+    let kept = null;
+    const light = (token) => {
+      for (const side of [left, right]) {
+        side.classList.toggle("dim", token !== null);
+        side.querySelectorAll("[data-token]").forEach((node) =>
+          node.classList.toggle("on", token !== null ? Number(node.dataset.token) === token : node.dataset.best === "1"));
+      }
+      for (const button of buttons) button.setAttribute("aria-pressed", String(Number(button.dataset.token) === token));
+    };
     const buttons = order.map((index) => {
       const button = document.createElement("button");
       button.type = "button";
@@ -76,16 +85,15 @@ export class WhyDialog {
       share.className = "share";
       share.textContent = answer.query.method === "tokens" ? `${shares[index] >= 0 ? "+" : "−"}${percent(Math.abs(shares[index]))}` : "";
       button.append(name, share);
-      const light = (on) => {
-        for (const side of [left, right]) {
-          side.classList.toggle("dim", on);
-          side.querySelectorAll("[data-token]").forEach((node) =>
-            node.classList.toggle("on", on ? Number(node.dataset.token) === index : node.dataset.best === "1"));
-        }
-        button.setAttribute("aria-pressed", String(on));
-      };
-      for (const type of ["pointerenter", "focus"]) button.addEventListener(type, () => light(true));
-      for (const type of ["pointerleave", "blur"]) button.addEventListener(type, () => light(false));
+      // Hover and focus light a token for a moment; a click or a tap keeps it lit.
+      button.addEventListener("pointerenter", () => light(index));
+      button.addEventListener("focus", () => light(index));
+      for (const type of ["pointerleave", "blur"]) button.addEventListener(type, () => light(kept));
+      button.addEventListener("click", () => {
+        kept = kept === index ? null : index;
+        light(kept ?? index);
+      });
+      button.dataset.token = index;
       return button;
     });
     element("why-tokens").replaceChildren(...buttons.map((button) => {
@@ -114,6 +122,9 @@ function layers(holder, source, label) {
   const picture = document.createElement("img");
   picture.src = source;
   picture.alt = label;
+  picture.addEventListener("load", () => {
+    holder.style.setProperty("--ratio", (picture.naturalWidth / picture.naturalHeight).toFixed(4));
+  });
   holder.classList.remove("dim");
   holder.replaceChildren(picture);
   return holder;
