@@ -27,6 +27,7 @@ from tessera.data.images import load_photo
 from tessera.explain.explanation import explain_pair
 from tessera.explain.regions import merge_maps, region_box
 from tessera.extract.extractor import Extractor
+from tessera.extract.scales import parse_scales
 from tessera.models.export import load_network
 
 sys.path.insert(0, str(Path(__file__).parent / "lite"))
@@ -116,10 +117,12 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--choosing", type=int, default=100, help="Cases of role val that the rules are chosen on.")
     parser.add_argument("--size", type=int, default=512)
+    parser.add_argument("--scales", default=None, help="Such as 1/sqrt2,1,sqrt2; the bundle's own unless given.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    extractor = Extractor(options.bundle, size=options.size)
+    scales = parse_scales(options.scales) if options.scales else None
+    extractor = Extractor(options.bundle, size=options.size, scales=scales)
     backbone: Any = load_network(extractor.bundle).backbone  # type: ignore[union-attr]
     photos = read_photos(options.photos)
     cases = {
@@ -128,6 +131,7 @@ def main() -> None:
     }
     rules = make_rules()
     report: dict[str, Any] = {"bundle": extractor.bundle.card.name, "size": options.size, "seed": options.seed}
+    report["scales"] = list(extractor.scales)
     overlaps = {}
     for place, name in ((1, "token"), (2, "gem")):
         means = {

@@ -29,7 +29,7 @@ def merge_maps(maps: Sequence[Array], image_height: int, image_width: int) -> Ar
     maps: a scale each, L H W.
     Returns L h w with the picture's aspect ratio, the longer side `GRID` cells; every map has mean one.
     """
-    return _mean_one(_lay_over([scale / np.maximum(_means(scale), 1e-12) for scale in maps], image_height, image_width))
+    return _mean_one(_lay_over([_mean_one(scale) for scale in maps], image_height, image_width))
 
 
 def merge_evidence(maps: Sequence[Array], image_height: int, image_width: int) -> Array:
@@ -46,7 +46,8 @@ def _lay_over(maps: Sequence[Array], image_height: int, image_width: int) -> Arr
     longer = max(image_height, image_width)
     height = max(1, round(GRID * image_height / longer))
     width = max(1, round(GRID * image_width / longer))
-    return np.sum([[resize_map(values, height, width) for values in scale] for scale in maps], axis=0, dtype=np.float32)
+    laid = [[resize_map(values, height, width) for values in scale] for scale in maps]
+    return np.asarray(np.sum(laid, axis=0), dtype=np.float32)
 
 
 def _means(maps: Array) -> Array:
