@@ -15,15 +15,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from playwright.sync_api import Page, sync_playwright
 
 from tessera.gallery.gallery import Gallery
-from tessera.serve.app import create_app
+from tessera.serve.server import listen, make_server
 from tessera.serve.settings import Settings
 
 ROOT = Path(__file__).parent.parent
-PORT = 18644
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -75,7 +73,7 @@ def take(browser: Any, address: str, folder: Path) -> None:
         settle(page)
         page.screenshot(path=folder / f"page-search-{scheme}.png")
         if scheme == "light":
-            page.locator(".tile").nth(0).click()
+            page.locator(".tile").nth(1).click()
             page.wait_for_selector("#why-tokens button")
             page.locator("#why-tokens button").first.hover()
             settle(page)
@@ -105,11 +103,10 @@ def main() -> None:
         if options.gallery is None:
             with Gallery(path) as gallery:
                 gallery.index(ROOT / "examples" / "photos")
-        server = uvicorn.Server(
-            uvicorn.Config(create_app(Settings(path)), port=PORT, log_level="error", access_log=False)
-        )
-        threading.Thread(target=server.run, daemon=True).start()
-        address = f"http://127.0.0.1:{PORT}"
+        settings = Settings(path, port=0)
+        server, listener = make_server(settings), listen(settings)
+        threading.Thread(target=server.run, args=([listener],), daemon=True).start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         wait_for(address)
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
