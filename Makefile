@@ -37,9 +37,10 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# One thread a process, a process a core: two processes of two threads each wait for one another instead.
+# One thread a process, a process a core: two processes of two threads each wait for one another instead. Tests start
+# servers, browsers and processes that are killed: one that fails is run again, and listed, before it counts.
 tests: $(VENV)/dev
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --reruns 2
 
 # The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
 chromium:
