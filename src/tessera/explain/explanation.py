@@ -13,7 +13,7 @@ from PIL import Image
 
 from tessera.data.boxes import Box
 from tessera.explain.contributions import contribution_matrix, merge_scales, scale_weight, strongest_pairs
-from tessera.explain.regions import merge_evidence, merge_maps, region_box
+from tessera.explain.regions import evidence_box, merge_evidence, merge_maps, region_box
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -38,9 +38,8 @@ class ImageExplanation:
     maps: NDArray[np.float32]  # L h w, each with mean one; one map where the network has no tokens
     parts: NDArray[np.float32]  # (L+1) D, summing to the descriptor; a single row where there are no tokens
     method: Method
-    places: tuple[
-        NDArray[np.float32], ...
-    ] = ()  # a scale each, L D h w: the parts, laid to the positions they are from
+    places: tuple[NDArray[np.float32], ...] = ()  # a scale each, L D h w: the parts laid to the positions they are from
+    is_evidence: bool = False  # the maps show what was found for another picture, not where the tokens look
 
     @property
     def num_tokens(self) -> int:
@@ -53,7 +52,8 @@ class ImageExplanation:
     @cached_property
     def boxes(self) -> list[tuple[float, float, float, float]]:
         """The region of every map, in fractions of the picture's width and height (x0, y0, x1, y1)."""
-        return [region_box(values) for values in self.maps]
+        box_of = evidence_box if self.is_evidence else region_box
+        return [box_of(values) for values in self.maps]
 
     def towards(self, descriptor: NDArray[np.float32]) -> ImageExplanation:
         """The same picture, its maps now of what each place did for the similarity with another picture's descriptor.
@@ -63,7 +63,7 @@ class ImageExplanation:
         if not self.places:
             return self
         added = [np.einsum("ldhw,d->lhw", scale, descriptor) for scale in self.places]
-        return replace(self, maps=merge_evidence(added, *self.image.shape[:2]))
+        return replace(self, maps=merge_evidence(added, *self.image.shape[:2]), is_evidence=True)
 
     def to_json(self, frame: Box = UNIT_FRAME) -> dict[str, Any]:
         """Boxes and weights. frame: where the picture lies, so that boxes can be given in another one's pixels."""
