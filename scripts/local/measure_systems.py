@@ -94,16 +94,15 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=2, help="a landmark")
     parser.add_argument("--train", type=int, default=6, help="photos a landmark that tokens learn from")
     parser.add_argument("--words", type=int, default=512)
-    parser.add_argument("--only", nargs="*", help="names of rows")
+    parser.add_argument("--only", nargs="*", help="names of rows, in this order")
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
     file = given.output / "rows.json"
     rows: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     sets = {"photos": landmark_benchmark(given), "planar": planar_benchmark(given.output / "planar")}
-    for row in ROWS:
-        if given.only is not None and row.name not in given.only:
-            continue
+    by_name = {row.name: row for row in ROWS}
+    for row in ROWS if given.only is None else [by_name[name] for name in given.only]:
         missing = [name for name in (row.extractor, row.local) if name in LITE and not (given.models / name).is_dir()]
         if missing:
             print(f"{row.name}: waits for {given.models / str(missing[0])}", flush=True)

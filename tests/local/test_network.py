@@ -131,3 +131,12 @@ def test_selection_sorts_over_all_scales_at_once():
     assert chosen.features.ravel().tolist() == [1.0, 2.0, 2.0]
     assert chosen.strengths.tolist() == [1.0, 0.75, 0.5]
     assert chosen.scales.tolist() == [1.0, 1.4140625, 1.4140625]
+
+
+def test_verification_allows_half_a_cell_where_positions_are_cells(how_bundle):
+    from tessera.local.rerank import open_reranker
+    from tessera.local.sift import SiftExtractor
+
+    network = NetworkExtractor(how_bundle)
+    assert open_reranker("sp", extractor=network).compare.keywords["config"].threshold_px == network.cell_px / 2
+    assert open_reranker("sp", extractor=SiftExtractor()).compare.keywords["config"].threshold_px == 4

@@ -73,6 +73,7 @@ class NetworkExtractor:
         if count < 1 or not scales:
             raise UsageError(f"at least one feature and one scale are needed, not {count} and {list(scales)}.")
         self.name, self.dim = card.name, card.dim
+        self.cell_px = card.stride  # at scale 1: no position is finer
         self.count, self.scales = count, tuple(float(scale) for scale in scales)
         self._runtime: Runtime | None = None
         self._how_to_run = {"runtime": runtime, "device": device, "threads": threads}

@@ -27,9 +27,11 @@ SIZE = 1024  # longer side of the images that features are taken from; never enl
 
 # For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Those of sift
 # and xfeat were fitted on photos of landmarks that no table is measured on (scripts/local/calibrate_matches.py); the
-# others were not measured. A network's features have a range of their own: all are believed, and more must agree.
+# others were not measured. A network's features have a range of their own: all are believed, and more must agree. They
+# lie at the centres of cells, so they cannot agree to a few pixels: half a cell is allowed.
 BELIEVED = {"sift": (0.9, 10), "hesaff-rsift": (0.9, 10), "xfeat": (0.82, 12), "disk": (0.8, 12)}
 OF_NETWORKS = (-1.0, 16)
+_CELLS_APART = 0.5
 
 Compare = Callable[[LocalFeatures, LocalFeatures], Verification]
 Counts = npt.NDArray[np.int64]
@@ -78,7 +80,8 @@ def open_reranker(
     if name == "sp":
         opened = _opened(DEFAULT_EXTRACTOR if extractor is None else extractor)
         similarity, least = BELIEVED.get(opened.name, OF_NETWORKS)
-        config = VerificationConfig(min_similarity=similarity, min_inliers=least)
+        apart = max(VerificationConfig.threshold_px, _CELLS_APART * getattr(opened, "cell_px", 0))
+        config = VerificationConfig(min_similarity=similarity, min_inliers=least, threshold_px=apart)
         return Reranker("sp", opened, functools.partial(verify, config=config), config.min_inliers)
     if name == "dsm":
         from tessera.local.dsm import DsmConfig, DsmExtractor, verify_channels

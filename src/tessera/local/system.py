@@ -29,6 +29,7 @@ from tessera.storage import hash_file, write_atomically
 
 FILE_NAME = "system.json"
 _FEATURES_A_WORD = 40  # more change the words little
+_LEAST_FEATURES = 10_000  # VLAD's few words must not come from a handful of images
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def build_system(
     A network's features for the words come from scale 1 alone, as HOW has it.
     """
     if config.kind in ("asmk", "rasmk", "vlad"):
-        wanted = config.words * _FEATURES_A_WORD
+        wanted = max(config.words * _FEATURES_A_WORD, _LEAST_FEATURES)
         options: dict[str, Any] = {"count": config.count}
         if Path(config.extractor).is_dir():
             options["scales"] = (1.0,)
