@@ -87,6 +87,25 @@ def test_diffusion_reaches_along_a_chain() -> None:
     assert scores[14] > scores[-1]
 
 
+def test_diffusion_over_a_small_gallery_remembers_its_query() -> None:
+    """Eight objects with five views each, all a little alike: a long walk over all of them ends anywhere."""
+    random = np.random.default_rng(0)
+    rows = np.repeat(random.standard_normal((8, 16)), 5, axis=0) + random.standard_normal((40, 16)) + 1
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    def share_found(**settings: Any) -> float:
+        found = 0
+        for query in range(40):
+            others = np.delete(np.arange(40), query)
+            best = others[np.argsort(-diffuse(rows[query], rows[others], **settings))[:4]]
+            found += int((best // 5 == query // 5).sum())
+        return found / 160
+
+    plain = np.argsort(-(rows @ rows.T) + 2 * np.eye(40), axis=1)[:, :4]
+    assert share_found() >= (plain // 5 == np.arange(40)[:, None] // 5).mean()
+    assert share_found() > share_found(neighbours=50, damping=0.99) + 0.1
+
+
 def test_conjugate_gradients_solve_a_system() -> None:
     root = np.random.default_rng(0).standard_normal((20, 20))
     system, target = root @ root.T + np.eye(20), np.arange(20.0)

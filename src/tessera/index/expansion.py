@@ -65,17 +65,18 @@ def diffuse(
     query: Float32s,
     descriptors: Float32s,
     *,
-    neighbours: int = 50,
+    neighbours: int = 10,
     seeds: int = 10,
     gamma: float = 3.0,
-    damping: float = 0.99,
+    damping: float = 0.8,
     tolerance: float = 1e-8,
 ) -> Float32s:
     """Scores T of the best answers T D by diffusion from the query over their neighbour graph.
 
     Solves (I - damping * S) f = y by conjugate gradients: S the affinities normalised on both sides by the square root
     of their sums, y the query's own affinities to its nearest `seeds`. T is the short list, not the gallery: the graph
-    is made of what the first search found (truncated diffusion).
+    is made of what the first search found (truncated diffusion). So walks are short and neighbours few: with the 50 and
+    0.99 that suit a whole gallery, a small list is one dense clump whose walk forgets where it began.
     """
     graph = mutual_graph(descriptors, neighbours, gamma)
     sums = graph.sum(axis=1)
