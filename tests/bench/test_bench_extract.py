@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import tessera.bench.extract as bench
 from tessera.bench.networks import measure_networks, networks_markdown
 from tessera.bench.pictures import make_pictures
+from tessera.bench.runtimes import TOLERANCE, runtimes_markdown
 from tessera.cli.main import app
 
 
@@ -66,3 +67,22 @@ def test_every_kind_of_network_is_timed_beside_its_backbone() -> None:
     for row in report["rows"]:
         assert row["ratio"] == pytest.approx(row["latency_ms"] / row["backbone_ms"], rel=0.1)
     assert "| token-lite | 3 | 1024 |" in networks_markdown(report)
+
+
+def test_every_runtime_is_held_against_the_plain_network() -> None:
+    pytest.importorskip("torch")
+    answer = CliRunner().invoke(
+        app, ["bench", "extract", "--plain", "token-lite", "--side", "96", "--repeats", "1", "--json"]
+    )
+    assert answer.exit_code == 0, answer.output
+    report = json.loads(answer.stdout)
+    assert [row["name"] for row in report["rows"]][:3] == ["plain torch", "onnx", "torch"]
+    assert all(row["difference"] < TOLERANCE for row in report["rows"])
+    assert report["rows"][0]["ratio"] == 1.0
+    assert "| onnx |" in runtimes_markdown(report)
+
+
+def test_a_network_that_is_not_there_is_refused() -> None:
+    pytest.importorskip("torch")
+    answer = CliRunner().invoke(app, ["bench", "extract", "--plain", "token-relased"])
+    assert answer.exit_code == 1

@@ -86,7 +86,8 @@ def test_exact_rows_are_the_nearest() -> None:
 @pytest.mark.slow
 def test_a_small_run_measures_everything() -> None:
     chosen = ["flat", "pq8", "fast", "numpy", "faiss IndexPQ", "faiss HNSW", "hnswlib", "usearch"]
-    report = measure_search(count=3000, dim=64, queries=12, graph_count=1000, only=chosen)
+    told: list[str] = []
+    report = measure_search(count=3000, dim=64, queries=12, graph_count=1000, only=chosen, say=told.append)
     assert list(report["contenders"]) == chosen
     assert set(chosen) < {*CODEC_NAMES, *PEERS}
     for name, row in report["contenders"].items():
@@ -103,6 +104,7 @@ def test_a_small_run_measures_everything() -> None:
     assert ours["faiss HNSW"]["count"] == 1000
     table = to_markdown(report)
     assert "| flat |" in table
+    assert all(line in told for line in table.splitlines() if line.startswith(("| flat", "| fast", "| faiss")))
     assert "faiss HNSW (on 1,000)" in table
 
 
@@ -121,6 +123,12 @@ def test_the_command_answers_in_json() -> None:
     report = json.loads(result.stdout)
     assert report["contenders"]["flat"]["recall"]["1"] == 1.0
     assert report["count"] == 1000
+
+
+def test_without_peers_only_our_codecs_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_search, "_run", lambda work, name: {"missing": "not run"})
+    report = measure_search(count=1000, dim=32, queries=4, peers=False)
+    assert tuple(report["contenders"]) == CODEC_NAMES
 
 
 def test_an_unknown_contender_is_refused() -> None:

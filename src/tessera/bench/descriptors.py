@@ -8,7 +8,9 @@ their energy is their common mean, the spectrum of the rest, and how near a near
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,11 +81,16 @@ class Synthesis:
 
     def blocks(self) -> Iterator[Float32s]:
         """The gallery in blocks; each has places of its own and depends only on the seed and its number."""
-        for i, start in enumerate(range(0, self.count, BLOCK_ROWS)):
-            count = min(BLOCK_ROWS, self.count - start)
-            rng = self._rng(1, i)
-            places = self._places(i)
-            yield self._images(places[rng.integers(0, len(places), count)], rng)
+        total, cores = -(-self.count // BLOCK_ROWS), os.cpu_count() or 1
+        with ThreadPoolExecutor(cores) as pool:
+            for i in range(0, total, cores):
+                yield from pool.map(self._block, range(i, min(i + cores, total)))
+
+    def _block(self, number: int) -> Float32s:
+        count = min(BLOCK_ROWS, self.count - number * BLOCK_ROWS)
+        rng = self._rng(1, number)
+        places = self._places(number)
+        return self._images(places[rng.integers(0, len(places), count)], rng)
 
     def queries(self, count: int) -> Float32s:
         """Images of places in the gallery that are not in the gallery themselves."""

@@ -34,6 +34,7 @@ def measure_search(
     queries: int,
     seed: int = 0,
     only: Sequence[str] = (),
+    peers: bool = True,
     graph_count: int = 50_000,
     gallery: Path | None = None,
     folder: Path | None = None,
@@ -41,10 +42,11 @@ def measure_search(
 ) -> dict[str, Any]:
     """Make (or take from a gallery) the descriptors, find the exact answers, and let each contender run.
 
-    only: names of contenders; all by default. graph_count: graphs are built on so many at most. folder: where the
-    files go while it runs (count * dim * 2 bytes and each contender's own); a temporary one by default.
+    only: names of contenders; all by default, or without peers all of our codecs. graph_count: graphs are built on so
+    many at most. folder: where the files go while it runs (count * dim * 2 bytes and each contender's own); a temporary
+    one by default. say: is told each row of the table as soon as it is there.
     """
-    names = _check_names(only)
+    names = _check_names(only, peers)
     with tempfile.TemporaryDirectory(prefix="tessera-bench-", dir=folder) as name:
         work = Path(name)
         check_enough_disk(work, count, dim)
@@ -58,12 +60,13 @@ def measure_search(
         for contender in names:
             say(contender)
             rows[contender] = _run(work, contender)
+            say(_row(contender, rows[contender], setting["count"]))
     report = {"machine": platform.processor() or platform.machine(), "load": list(os.getloadavg()), **setting}
     return report | {"k": K, "contenders": rows, "ratios": _ratios(rows)}
 
 
-def _check_names(only: Sequence[str]) -> list[str]:
-    known = [*CODEC_NAMES, *PEERS]
+def _check_names(only: Sequence[str], peers: bool) -> list[str]:
+    known = [*CODEC_NAMES, *PEERS] if peers or only else list(CODEC_NAMES)
     for name in only:
         if name not in known:
             raise UsageError(unknown_name("contender", name, known))
@@ -182,17 +185,24 @@ def to_markdown(report: dict[str, Any]) -> str:
     notes = []
     for name, row in report["contenders"].items():
         if "missing" in row or "failed" in row:
-            notes.append(f"{name}: {row.get('missing') or row['failed']}")
+            notes.append(_row(name, row, report["count"]))
             continue
-        label = name if row["count"] == report["count"] else f"{name} (on {row['count']:,})"
-        cells = [format(row[key], form) if row.get(key) is not None else "–" for _, key, form in _COLUMNS]
-        cells += [f"{row['recall'][k]:.3f}" for k in ("1", "10", "100")]
-        lines.append("| " + " | ".join([label, *cells]) + " |")
+        lines.append(_row(name, row, report["count"]))
         if row["settings"]:
             notes.append(f"{name}: {json.dumps(row['settings'])}")
     for base, ratios in report["ratios"].items():
         notes.append(f"times faster than {base}: " + ", ".join(f"{name} {value:.1f}" for name, value in ratios.items()))
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
+
+
+def _row(name: str, row: dict[str, Any], count: int) -> str:
+    """One contender's line of the table, or why it has none."""
+    if "missing" in row or "failed" in row:
+        return f"{name}: {row.get('missing') or row['failed']}"
+    label = name if row["count"] == count else f"{name} (on {row['count']:,})"
+    cells = [format(row[key], form) if row.get(key) is not None else "–" for _, key, form in _COLUMNS]
+    cells += [f"{row['recall'][k]:.3f}" for k in ("1", "10", "100")]
+    return "| " + " | ".join([label, *cells]) + " |"
 
 
 def check_enough_disk(folder: Path, count: int, dim: int) -> None:

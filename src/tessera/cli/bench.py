@@ -21,6 +21,11 @@ def extract(
     table: Annotated[
         bool, typer.Option(help="Time every registered network (the paper's Table 2; needs torch).")
     ] = False,
+    plain: Annotated[
+        str | None,
+        typer.Option(metavar="NETWORK", help="Only this: a network in each runtime, over its plain writing in torch."),
+    ] = None,
+    side: Annotated[int, typer.Option(min=64, help="The longer side of the picture for --plain.")] = 1024,
     json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
 ) -> None:
     """Indexing rate against network and decoding alone, on all cores; with --table the cost of each network.
@@ -29,7 +34,15 @@ def extract(
     is lost between them.
 
     Example: tessera bench extract --memory --table --json
+
+    Example: tessera bench extract --plain token-released
     """
+    if plain is not None:
+        from tessera.bench.runtimes import measure_runtimes, runtimes_markdown
+
+        compared = measure_runtimes(model=plain, side=side, repeats=repeats)
+        print(json_module.dumps(compared) if json else runtimes_markdown(compared))
+        return
     from tessera.bench.extract import measure_extraction, to_markdown
 
     report = measure_extraction(model=model, photos=photos, large=large, repeats=repeats, memory=memory, table=table)
@@ -44,6 +57,7 @@ def search(
     queries: Annotated[int, typer.Option(min=1, help="How many queries, none of them among the descriptors.")] = 200,
     seed: Annotated[int, typer.Option(help="Another seed makes other descriptors.")] = 0,
     only: Annotated[list[str] | None, typer.Option(help="A codec or a peer to run; repeat for several.")] = None,
+    peers: Annotated[bool, typer.Option(help="Run the peers, too, not only our codecs.")] = True,
     graph_count: Annotated[int, typer.Option(min=100, help="Graphs (HNSW) are built on so many at most.")] = 50_000,
     gallery: Annotated[str | None, typer.Option("-g", help="Take the descriptors of this gallery.")] = None,
     folder: Annotated[str | None, typer.Option(help="Where the files go while it runs.")] = None,
@@ -51,7 +65,8 @@ def search(
 ) -> None:
     """Every codec beside FAISS, hnswlib, usearch and numpy: time, memory, recall, adding, deleting, in one run.
 
-    A million descriptors of 1024 take twelve gigabytes of disk while it runs and five of memory.
+    Each row is shown as soon as it is there. A million descriptors of 1024 take twelve gigabytes of disk while it runs
+    and five of memory.
 
     Example: tessera bench search -n 100000 --only fast --only flat --json
     """
@@ -66,6 +81,7 @@ def search(
         queries=queries,
         seed=seed,
         only=tuple(only or ()),
+        peers=peers,
         graph_count=graph_count,
         gallery=None if gallery is None else Path(gallery),
         folder=None if folder is None else Path(folder),
@@ -105,7 +121,10 @@ def serve(
     clients: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 32,
     seconds: Annotated[int, typer.Option(min=1, help="How long each kind of query runs.")] = 60,
     photo: Annotated[str | None, typer.Option(help="The picture that is uploaded; made here unless given.")] = None,
-    folder: Annotated[str | None, typer.Option(help="Where the gallery is made.")] = None,
+    folder: Annotated[
+        str | None, typer.Option(help="Where the gallery is made, and found again by the next run.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="gallery_picture|upload", help="One kind of query only.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
 ) -> None:
     """The service under load: queries by gallery picture and by upload, from many clients at once (needs wrk).
@@ -114,14 +133,18 @@ def serve(
     """
     from pathlib import Path
 
-    from tessera.bench.serve import measure_service, to_markdown
+    from tessera.bench.serve import KINDS, measure_service, to_markdown
+    from tessera.errors import UsageError, unknown_name
 
+    if only is not None and only not in KINDS:
+        raise UsageError(unknown_name("kind of query", only, KINDS))
     report = measure_service(
         images=images,
         clients=clients,
         seconds=seconds,
         photo=Path(photo) if photo else None,
         folder=Path(folder) if folder else None,
+        kinds=KINDS if only is None else (only,),
     )
     print(json_module.dumps(report) if json else to_markdown(report))
 
