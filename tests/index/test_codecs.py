@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choose_codec
-from tessera.index.calibration import Calibration
+from tessera.index.calibration import Calibration, expected_depth
 from tessera.index.pq1 import Pq1Codec, train_words
 from tessera.index.pq8 import Pq8Codec
-from tessera.index.projection import Projection, principal_axes
+from tessera.index.projection import Projection, Rotation, allot, principal_axes
+from tessera.index.residual import ResidualCodes
 from tessera.index.rows import Keep, Rows
 from tessera.index.scan import scan_blocks
 from tessera.index.search_index import DRIFT_RATIO
@@ -55,13 +56,14 @@ def test_pq1_codes_are_the_nearest_words_and_scores_use_them(gallery: Any, queri
     codec = Pq1Codec.fit(store, seed=0, target_recall=1.0)
     codes = codec.encode(gallery[:50])
     words = codec.state()[1]["words"]
-    slow = np.abs(gallery[:50, :, None] - words[None]).argmin(axis=2)
+    turned = Rotation(codec.state()[1]["matrix"]).apply(gallery)
+    slow = np.abs(turned[:50, :, None] - words[None]).argmin(axis=2)
     decoded = np.take_along_axis(words[None], slow[:, :, None], axis=2)[..., 0]
     assert np.allclose(codec.decode(codes), decoded, atol=1e-6)
     everything = codec.decode(codec.encode(gallery))
     for asked in (queries[:2], queries):  # one query at a time, and as a batch
         scores, rows = codec.search(asked, 20, None, store)
-        exact = asked @ everything.T
+        exact = Rotation(codec.state()[1]["matrix"]).apply_query(asked) @ everything.T
         assert np.array_equal(np.sort(rows, axis=1), np.sort(np.argsort(-exact, axis=1)[:, :20], axis=1))
         assert np.allclose(scores, np.take_along_axis(exact, rows, axis=1), atol=1e-5)
 
@@ -93,23 +95,79 @@ def test_codes_have_the_papers_bytes_and_five_in_a_hundred_more() -> None:
     rows = Rows(np.arange(count) * 2)  # ids with gaps, as a gallery has them
     pq8 = Pq8Codec(1024, words, np.zeros((count, 128), np.uint8))
     assert (pq8.memory_bytes - words.nbytes + rows.memory_bytes) / count <= 1.05 * 128
-    pq1 = Pq1Codec(np.zeros((1024, 256), np.float32), np.zeros((2, 1024), np.float32))
+    rotation = Rotation(np.eye(1024, dtype=np.int16) * 4096)
+    pq1 = Pq1Codec(rotation, np.zeros((1024, 256), np.float32), np.zeros((2, 256), np.float32))
     tables = pq1.memory_bytes
     pq1.append(np.zeros((500, 1024), np.float32))
     assert (pq1.memory_bytes - tables) / 500 + rows.memory_bytes / count <= 1.05 * 1024
 
 
 def test_a_projection_is_exact_whatever_the_order_of_sums(gallery: Any) -> None:
-    projection = Projection.fit(gallery, principal_axes(gallery, 16), seed=2)
+    projection = Projection.fit(gallery, principal_axes(gallery, 15), 16)
     projected = projection.apply(gallery)
     whole = np.rint(gallery.astype(np.float64) * 2**11).astype(np.int64)
-    exact = whole @ projection.matrix.T.astype(np.int64) - projection.offset
-    assert np.array_equal(projected.astype(np.float64) * 2.0**23, exact)
+    exact = (whole @ projection.matrix.T.astype(np.int64) - projection.offset) * 2.0**-23
+    exact[:, 0] *= projection.mean[0]
+    assert np.array_equal(projected, exact)
     assert np.array_equal(projection.apply(gallery[7:8])[0], projected[7])
-    assert np.allclose(projected.mean(axis=0), 0, atol=1e-3)
-    variances = projected.var(axis=0)
-    assert variances.max() < 6 * variances.min()
-    assert variances.sum() == pytest.approx(np.linalg.eigvalsh(np.cov(gallery.T))[-16:].sum(), rel=0.02)
+    assert np.allclose(projected.mean(axis=0)[1:], 0, atol=1e-3)
+    variances = projected.var(axis=0)[1:]
+    assert np.all(np.diff(variances) < 1e-4)
+    assert variances.sum() == pytest.approx(np.linalg.eigvalsh(np.cov(gallery.T))[-15:].sum(), rel=0.02)
+
+
+def test_products_of_projected_rows_and_queries_differ_from_scores_by_a_number_a_query(make_descriptors: Any) -> None:
+    rows = make_descriptors(500, 32, seed=3) + np.float32(0.2)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    projection = Projection.fit(rows, principal_axes(rows, 32), 33)
+    weight, level = projection.mean
+    assert np.log2(weight) == np.rint(np.log2(weight))
+    assert weight * level == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=1e-3)
+    differences = projection.apply_query(rows[:5]) @ projection.apply(rows).T - rows[:5] @ rows.T
+    assert np.allclose(differences, differences[:, :1], atol=2e-3)
+
+
+def test_a_rotation_keeps_products_and_orders_by_energy(gallery: Any, queries: Any) -> None:
+    rotation = Rotation.fit(gallery)
+    turned = rotation.apply(gallery)
+    assert np.allclose(rotation.apply_query(queries) @ turned.T, queries @ gallery.T, atol=1e-5)
+    energies = np.square(turned).mean(axis=0)
+    assert np.all(np.diff(energies) < 1e-4)
+    assert np.array_equal(rotation.apply(gallery[5:6])[0], turned[5])
+
+
+@pytest.mark.parametrize("count", [0, 1, 9])
+def test_a_rotation_fitted_on_a_handful_keeps_products(count: int, gallery: Any) -> None:
+    rotation = Rotation.fit(gallery[:count])
+    products = rotation.apply_query(gallery[:20]) @ rotation.apply(gallery[:20]).T
+    assert np.allclose(products, gallery[:20] @ gallery[:20].T, atol=1e-5)
+
+
+def test_coordinates_are_shared_out_in_groups_of_equal_product() -> None:
+    variances = (2.0 ** -np.arange(16)).astype(np.float32)
+    order = allot(variances, 8)
+    assert sorted(order.tolist()) == list(range(16))
+    products = variances[order].reshape(8, 2).prod(axis=1)
+    assert np.allclose(products, products[0])
+
+
+def test_residuals_add_what_their_words_say(gallery: Any) -> None:
+    missed = gallery[:, :32] * np.float32(0.1)
+    residual = ResidualCodes.fit(missed, 8, seed=0)
+    residual.append(residual.encode(missed))
+    query, rows = gallery[0, :32].copy(), np.array([5, 2999, 7])
+    decoded = residual.decode(residual.codes)
+    assert np.allclose(residual.score(residual.table(query), rows), decoded[rows] @ query, atol=1e-6)
+    assert np.square(missed - decoded).sum() < 0.5 * np.square(missed).sum()
+    again = ResidualCodes.restore(residual.state())
+    assert np.array_equal(again.decode(again.codes), decoded)
+
+
+def test_depth_is_foretold_from_a_sample() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((20, 5000)).astype(np.float32)
+    neighbours = [np.full(10, 2.3263, np.float32)] * 20  # one in a hundred scores higher
+    assert expected_depth(scores, neighbours, 100_000, 0.5) == pytest.approx(1000, rel=0.2)
 
 
 def test_a_scan_of_blocks_finds_the_best(gallery: Any, queries: Any) -> None:
@@ -156,8 +214,9 @@ def test_exact_scores_do_not_depend_on_their_company(gallery: Any, queries: Any)
 
 
 def test_depths_grow_with_k() -> None:
-    calibration = Calibration(depth_10=100, depth_100=1000, probes=8, recall=0.99)
+    calibration = Calibration(depth_10=100, depth_100=1000, exact_10=40, exact_100=220, probes=8, recall=0.99)
     assert [calibration.depth_for(k) for k in (1, 10, 55, 100, 250)] == [100, 100, 550, 1000, 2500]
+    assert [calibration.exact_for(k) for k in (1, 10, 55, 100, 250)] == [40, 40, 130, 220, 550]
     assert Calibration.from_values(calibration.to_values()) == calibration
 
 

@@ -20,37 +20,43 @@ from tessera.index.sampling import sample_rows
 from tessera.index.scan import scan_blocks
 from tessera.index.store import BLOCK_ROWS, DescriptorStore
 
-_QUERIES = 100
+_QUERIES = 200
 _DEEPEST = 8192
 _SLACK = 1.25  # queries from outside have fewer near neighbours than gallery rows have: look a little deeper
 _LEAST_DEPTH = 64
 _FAR_MISSES = 3  # of a hundred neighbours so many times more may be missed: the last of them are nearly ties
+_FIRST_SHARE = 0.8  # of what may be missed, so much by the first look and by lists that are not looked into
 
-Rough = Callable[[Float32s, int, int], Int64s]  # queries Q D, depth, probes -> rows Q depth, best first
+# queries Q D, depth, probes -> rows Q depth, best first, and the scores of the second look
+Rough = Callable[[Float32s, int, int], tuple[Int64s, Float32s]]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Depths for k = 10 and k = 100, the number of lists to look into, and the recall@10 that was measured so."""
+    """For k = 10 and k = 100: how many rows the first look keeps, and how many of them the second passes on.
+
+    probes: the number of lists to look into; recall: the recall@10 that was measured so.
+    """
 
     depth_10: int
     depth_100: int
+    exact_10: int
+    exact_100: int
     probes: int
     recall: float
 
     @classmethod
     def cautious(cls) -> Calibration:
         """Before anything was measured."""
-        return cls(depth_10=512, depth_100=2048, probes=1, recall=0.0)
+        return cls(depth_10=512, depth_100=2048, exact_10=512, exact_100=2048, probes=1, recall=0.0)
 
     def depth_for(self, k: int) -> int:
-        """How many rows to score again for the k best: between the two measured depths, and in proportion beyond."""
-        if k <= 10:
-            return max(self.depth_10, k)
-        if k <= 100:
-            share = (k - 10) / 90
-            return max(int(np.ceil(self.depth_10 + share * (self.depth_100 - self.depth_10))), k)
-        return int(np.ceil(self.depth_100 * k / 100))
+        """How many rows the second look is given for the k best."""
+        return _between(k, self.depth_10, self.depth_100)
+
+    def exact_for(self, k: int) -> int:
+        """How many rows are scored by their descriptors for the k best."""
+        return _between(k, self.exact_10, self.exact_100)
 
     def to_values(self) -> dict[str, Any]:
         return to_mapping(self)
@@ -60,23 +66,46 @@ class Calibration:
         return from_mapping(cls, values)
 
 
-def calibrate(
-    rough: Rough, store: DescriptorStore, *, probes: tuple[int, ...], seed: int, target: float
-) -> Calibration:
+def _between(k: int, at_10: int, at_100: int) -> int:
+    """Between the two measured depths, and in proportion beyond."""
+    if k <= 10:
+        return max(at_10, k)
+    if k <= 100:
+        return max(int(np.ceil(at_10 + (k - 10) / 90 * (at_100 - at_10))), k)
+    return int(np.ceil(at_100 * k / 100))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Rows that stand for queries, and the exact neighbours of each: Q, Q D, Q K."""
+
+    own: Int64s
+    queries: Float32s
+    truth: Int64s
+
+    @classmethod
+    def draw(cls, store: DescriptorStore, seed: int) -> Probe:
+        own = sample_rows(len(store), _QUERIES, seed + 7)
+        queries = store.take(own).astype(np.float32)
+        return cls(own, queries, exact_neighbours(queries, own, store, max(min(100, len(store) - 1), 0)))
+
+
+def calibrate(rough: Rough, probe: Probe, total: int, *, probes: tuple[int, ...], target: float) -> Calibration:
     """Find the least depths, with the fewest probes, that give the target recall@10, and @100 thrice its misses."""
-    chosen = sample_rows(len(store), _QUERIES, seed + 7)
-    if len(chosen) < 2:
-        return dataclasses.replace(Calibration.cautious(), probes=probes[-1])
-    queries = store.take(chosen).astype(np.float32)
-    truth = exact_neighbours(queries, chosen, store, min(100, len(store) - 1))
-    best: Calibration | None = None
+    best = dataclasses.replace(Calibration.cautious(), probes=probes[-1])
+    if len(probe.own) < 2:
+        return best
     for count in probes:
-        found = _measure(rough(queries, min(_DEEPEST, len(store)), count), chosen, truth, target)
-        best = dataclasses.replace(found, probes=count)
+        rows, scores = rough(probe.queries, min(_DEEPEST, total), count)
+        best = dataclasses.replace(_measure(rows, scores, probe, target), probes=count)
         if best.depth_100 < _DEEPEST and best.recall >= target:
             break
-    assert best is not None
     return best
+
+
+def allowed_misses(target: float) -> dict[int, float]:
+    """The share of the true neighbours that may be missed for a target recall@10: of the first 10, and of 100."""
+    return {10: 1 - target, 100: _FAR_MISSES * (1 - target)}
 
 
 def exact_neighbours(queries: Float32s, own: Int64s, store: DescriptorStore, k: int) -> Int64s:
@@ -87,22 +116,56 @@ def exact_neighbours(queries: Float32s, own: Int64s, store: DescriptorStore, k: 
     return np.take_along_axis(rows, order, axis=1)
 
 
-def _measure(rows: Int64s, own: Int64s, truth: Int64s, target: float) -> Calibration:
-    places = np.empty(truth.shape, dtype=np.int64)  # where the codes put each true neighbour; past the end if nowhere
-    for q in range(len(rows)):
-        listed = rows[q][rows[q] != own[q]]
-        order = np.argsort(listed)
-        at = np.minimum(np.searchsorted(listed, truth[q], sorter=order), len(listed) - 1)
-        hit = listed[order[at]] == truth[q]
-        places[q] = np.where(hit, order[at], _DEEPEST)
-    far_target = 1 - _FAR_MISSES * (1 - target)
-    depths = [_depth_of(places[:, :10], target), _depth_of(places, far_target)]
-    recall = float((places[:, :10] < max(depths)).mean())
-    slack = [min(int(np.ceil(depth * _SLACK)) + 1, _DEEPEST) for depth in depths]
-    return Calibration(max(slack[0], _LEAST_DEPTH), max(*slack, 2 * _LEAST_DEPTH), 1, recall)
+def _measure(rows: Int64s, scores: Float32s, probe: Probe, target: float) -> Calibration:
+    found: dict[int, tuple[int, int]] = {}
+    first = np.stack([_places(*given) for given in zip(rows, probe.own, probe.truth, strict=True)])
+    for k, misses in allowed_misses(target).items():
+        depth = depth_of(first[:, :k], 1 - _FIRST_SHARE * misses)
+        again = []
+        for q, own in enumerate(probe.own):
+            head = rows[q, :depth]
+            order = np.argsort(-scores[q, :depth], kind="stable")
+            again.append(_places(head[order], own, probe.truth[q, :k]))
+        found[k] = depth, depth_of(np.stack(again), 1 - misses)
+        if k == 10:
+            recall = float((np.stack(again) < found[k][1]).mean())
+    (depth_10, exact_10), (depth_100, exact_100) = (tuple(map(_with_slack, depths)) for depths in found.values())
+    return Calibration(
+        depth_10=max(depth_10, _LEAST_DEPTH),
+        depth_100=max(depth_10, depth_100, 2 * _LEAST_DEPTH),
+        exact_10=max(exact_10, _LEAST_DEPTH // 2),
+        exact_100=max(exact_10, exact_100, 2 * _LEAST_DEPTH),
+        probes=1,
+        recall=recall,
+    )
 
 
-def _depth_of(places: Int64s, target: float) -> int:
+def _with_slack(depth: int) -> int:
+    return min(int(np.ceil(depth * _SLACK)) + 1, _DEEPEST)
+
+
+def _places(listed: Int64s, own: int, truth: Int64s) -> Int64s:
+    """Where a list of rows has each true neighbour; past the end if nowhere."""
+    others = listed[listed != own]
+    order = np.argsort(others)
+    at = np.minimum(np.searchsorted(others, truth, sorter=order), len(others) - 1)
+    return np.where(others[order[at]] == truth, order[at], _DEEPEST)
+
+
+def depth_of(places: Int64s, target: float) -> int:
     """The least depth at which this share of the true neighbours has been met."""
     ordered = np.sort(places.reshape(-1))
     return int(min(ordered[min(int(np.ceil(target * len(ordered))) - 1, len(ordered) - 1)] + 1, _DEEPEST))
+
+
+def expected_depth(scores: Float32s, neighbours: list[Float32s], total: int, target: float) -> int:
+    """How deep a first look must go among `total` rows, from the scores of a sample of them alone.
+
+    scores: Q N, of the sample. neighbours: of each query, the scores of its true neighbours. A neighbour's place is the
+    share of the sample that scores higher, times the total.
+    """
+    places = [
+        (scores.shape[1] - np.searchsorted(np.sort(mine), theirs, side="right")) * total // scores.shape[1]
+        for mine, theirs in zip(scores, neighbours, strict=True)
+    ]
+    return depth_of(np.concatenate(places), target)

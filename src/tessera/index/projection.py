@@ -7,15 +7,20 @@ precision holds exactly: then no order of summation can change anything.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import faiss
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.codec import Float32s, use_threads
+from tessera.index.codec import Float32s, Int64s, use_threads
+from tessera.index.sampling import thinned
 
 # |x| <= 1 and |row| <= 1, so by Cauchy-Schwarz no partial sum passes 2^(11 + 12), rounding included.
 _STEPS = np.float32(2**11)
 _MATRIX_STEPS = np.float32(2**12)
+_FINE_STEPS = np.float32(2**18)
+_AXES_ROWS = 8192
 
 
 def principal_axes(sample: Float32s, count: int) -> Float32s:
@@ -29,48 +34,124 @@ def principal_axes(sample: Float32s, count: int) -> Float32s:
     return np.nan_to_num(axes)
 
 
-class Projection:
-    """Centre, rotate by PCA to the leading dimensions, and mix those by a random rotation.
+def allot(variances: Float32s, groups: int) -> Int64s:
+    """Share coordinates out to groups of one size, so that the products of their variances are alike.
 
-    PCA keeps what tells descriptors apart in few dimensions; the mixing shares it out evenly, without which the first
-    subspaces of a product quantiser would have all of the error.
+    Returns the coordinates group by group. A quantiser with as many words in each group then spends its bits where the
+    energy is, which equal variances in all groups (a random rotation) would not let it do. Ge et al., "Optimized
+    product quantization", section 3.2.
+    """
+    room = len(variances) // groups
+    logs = np.log(np.maximum(variances, 1e-12).astype(np.float64))
+    logs += 1e-3 - logs.min()
+    members: list[list[int]] = [[] for _ in range(groups)]
+    totals = np.zeros(groups)
+    for coordinate in np.argsort(-logs, kind="stable"):
+        group = int(np.argmin(totals))
+        members[group].append(int(coordinate))
+        totals[group] = totals[group] + logs[coordinate] if len(members[group]) < room else np.inf
+    return np.concatenate([np.asarray(group, dtype=np.int64) for group in members])
+
+
+class Projection:
+    """Centre, and turn to the direction of the mean (coordinate 0) and the leading principal axes (the others).
+
+    With m the mean, a score is <q, x> = <q - m, x - m> + <m, x - m> and what is the same for all rows. The first term
+    lives in the principal axes. The second is a number of the row alone, as large as a leading axis' share, and gets a
+    coordinate of its own: in the axes, the coding error would be multiplied by the whole length of m.
     """
 
-    def __init__(self, matrix: npt.NDArray[np.int16], offset: npt.NDArray[np.int32]) -> None:
-        """matrix: d D, in steps of 2^-12. offset: d, the projected mean in steps of 2^-23."""
+    def __init__(self, matrix: npt.NDArray[np.int16], offset: npt.NDArray[np.int32], mean: Float32s) -> None:
+        """matrix: C D, in steps of 2^-12. offset: C, the projected mean in steps of 2^-23.
+
+        mean: what coordinate 0 of a row is multiplied by, a power of two, and what it is in every query.
+        """
         self.matrix = matrix
         self.offset = offset
+        self.mean = mean
         self._transposed = np.ascontiguousarray(matrix.T, dtype=np.float32)
         self._shift = offset.astype(np.float32)
 
     @classmethod
-    def fit(cls, sample: Float32s, axes: Float32s, seed: int) -> Projection:
-        """Mix the given axes d D (the first of `principal_axes`), and centre on the mean of the sample N D."""
+    def fit(cls, sample: Float32s, axes: Float32s, coordinates: int) -> Projection:
+        """axes: `principal_axes` of the sample N D; coordinates beyond them are zero."""
         mean = sample.mean(axis=0, dtype=np.float64)
-        with use_threads(1):
-            mixing = faiss.RandomRotationMatrix(len(axes), len(axes))
-            mixing.init(seed + 1)
-            matrix = mixing.apply(np.ascontiguousarray(axes.T)).T
+        length = float(np.sqrt(mean @ mean))
+        matrix = np.zeros((coordinates, sample.shape[1]))
+        matrix[0] = mean / max(length, 1e-12)
+        matrix[1 : len(axes) + 1] = axes[: coordinates - 1]
         rounded = np.rint(matrix * _MATRIX_STEPS).astype(np.int16)
-        centre = np.rint(mean * _STEPS)
-        offset = np.rint((rounded.astype(np.float64) * centre).sum(axis=1)).astype(np.int32)
-        return cls(rounded, offset)
+        offset = np.rint((rounded.astype(np.float64) * np.rint(mean * _STEPS)).sum(axis=1)).astype(np.int32)
+        plain = cls(rounded, offset, np.array([1, length], np.float32))
+        # Coded errors count alike in all coordinates where queries have the same energy in them.
+        energy = float(np.square(plain.apply(sample)[:, 1:]).mean())
+        weight = 2.0 ** np.rint(np.log2(max(length, 1e-3) / np.sqrt(max(energy, 1e-12))))
+        return cls(rounded, offset, np.array([weight, length / weight], np.float32))
 
     @property
     def dim(self) -> int:
         return len(self.matrix)
 
     def apply(self, descriptors: Float32s) -> Float32s:
-        """Rows to code: N D to N d."""
+        """Rows to code: N D to N C."""
         products: Float32s = np.rint(descriptors * _STEPS) @ self._transposed
         products -= self._shift
         products /= _STEPS * _MATRIX_STEPS
+        products[:, 0] *= self.mean[0]
         return products
 
     def apply_query(self, queries: Float32s) -> Float32s:
-        """Queries Q D to Q d. The mean is not taken off: it moves every score of a query by the same amount."""
-        return np.ascontiguousarray(queries @ self._transposed / _MATRIX_STEPS)
+        """Queries Q D to Q C: their products with rows estimate scores, but for a number that is a query's own."""
+        coordinates = self.apply(queries)
+        coordinates[:, 0] = self.mean[1]
+        return coordinates
 
     @property
     def memory_bytes(self) -> int:
         return self.matrix.nbytes + self._transposed.nbytes + 2 * self.offset.nbytes
+
+
+class Rotation:
+    """A turn to the principal axes, mean and all: the same number of dimensions, in the order of their energy.
+
+    Rows are turned exactly, as by `Projection`, but finer: in two parts, steps of 2^-11 and what is left of them in
+    steps of 2^-18. Queries are turned by the inverse of the rounded matrix, so that products stay what they were.
+    """
+
+    def __init__(self, matrix: npt.NDArray[np.int16]) -> None:
+        """matrix: D D, in steps of 2^-12."""
+        self.matrix = matrix
+        self._transposed = np.ascontiguousarray(matrix.T, dtype=np.float32)
+
+    @classmethod
+    def fit(cls, sample: Float32s) -> Rotation:
+        dim = sample.shape[1]
+        if len(sample) == 0:
+            sample = np.zeros((1, dim), np.float32)
+        # With every row's opposite beside it the mean is zero, and the axes are those of the energy, not the variance.
+        some = thinned(sample, _AXES_ROWS)
+        axes = principal_axes(np.concatenate([some, -some]), dim)
+        if not np.allclose(axes @ axes.T, np.eye(dim), atol=1e-3):
+            axes = np.eye(dim, dtype=np.float32)  # too few rows to have axes
+        return cls(np.rint(axes * _MATRIX_STEPS).astype(np.int16))
+
+    @cached_property
+    def _inverse(self) -> Float32s:
+        return np.linalg.inv(self.matrix.astype(np.float64) / _MATRIX_STEPS).astype(np.float32)
+
+    def apply(self, descriptors: Float32s) -> Float32s:
+        """Rows to code: N D to N D."""
+        coarse = np.rint(descriptors * _STEPS)
+        fine = np.rint((descriptors - coarse / _STEPS) * _FINE_STEPS)
+        turned: Float32s = (fine @ self._transposed) / (_FINE_STEPS * _MATRIX_STEPS)
+        turned += (coarse @ self._transposed) / (_STEPS * _MATRIX_STEPS)
+        return turned
+
+    def apply_query(self, queries: Float32s) -> Float32s:
+        """Queries Q D to Q D, so that their products with turned rows are those with the rows."""
+        turned: Float32s = queries @ self._inverse
+        return turned
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.matrix.nbytes + 2 * self._transposed.nbytes

@@ -16,6 +16,11 @@ def sample_rows(total: int, count: int, seed: int) -> npt.NDArray[np.int64]:
     return np.sort(np.random.Generator(np.random.PCG64(seed)).choice(total, size=count, replace=False))
 
 
+def thinned(rows: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.float32]:
+    """Some of the rows N D, taken at even steps: the first of them alone would be the oldest of a gallery."""
+    return rows[:: max(len(rows) // count, 1)][:count]
+
+
 def held_out_rows(total: int, seed: int) -> npt.NDArray[np.int64]:
     """A tenth of the rows, 4096 at most, that `training_rows` leaves out.
 
