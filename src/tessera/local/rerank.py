@@ -27,10 +27,11 @@ SIZE = 1024  # longer side of the images that features are taken from; never enl
 
 # For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Those of sift
 # and xfeat were fitted on photos of landmarks that no table is measured on (scripts/local/calibrate_matches.py); the
-# others were not measured. A network's features have a range of their own: all are believed, and more must agree. They
-# lie at the centres of cells, so they cannot agree to a few pixels: half a cell is allowed.
+# others were not measured. A network's features have a range of their own, so all are believed; they lie at the centres
+# of cells and cannot agree to a few pixels, so half a cell is allowed. With HOW's on validation landmarks (384 px,
+# stride 32) 6 inliers so found 36 % of the true pairs and no false one; 10 inliers within 4 px found 3 %.
 BELIEVED = {"sift": (0.9, 10), "hesaff-rsift": (0.9, 10), "xfeat": (0.82, 12), "disk": (0.8, 12)}
-OF_NETWORKS = (-1.0, 16)
+OF_NETWORKS = (-1.0, 6)
 _CELLS_APART = 0.5
 
 Compare = Callable[[LocalFeatures, LocalFeatures], Verification]
