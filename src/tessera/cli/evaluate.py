@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -19,78 +23,86 @@ evaluate = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Model = Annotated[str, typer.Option(help="A packaged model, the folder of a bundle, or a system file.")]
-Codec = Annotated[str, typer.Option(help="flat (exact), pq1, pq8, fast, ivf or auto.")]
-Distractors = Annotated[Path | None, typer.Option(help="A folder of images that no query should find, such as R1M.")]
-Size = Annotated[int | None, typer.Option(help="Longer side in pixels; the model's own by default.")]
-Scales = Annotated[str | None, typer.Option(help="Such as 1/sqrt2,1,sqrt2; the model's own by default.")]
-Expand = Annotated[str | None, typer.Option(help="aqe or diffusion.")]
-Rerank = Annotated[str | None, typer.Option(help="global, sp, dsm or lightglue.")]
-Local = Annotated[str | None, typer.Option(help="Local features of --rerank sp: sift, xfeat, ..., or a local bundle.")]
-Augment = Annotated[bool, typer.Option("--augment", help="Join each gallery descriptor with its neighbours first.")]
-Runtime = Annotated[str, typer.Option(help="onnx or torch.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Cache = Annotated[Path | None, typer.Option(help="Where descriptors are kept; $XDG_CACHE_HOME/tessera by default.")]
-Report = Annotated[Path | None, typer.Option(help="Write report.json, report.md and report.html into this folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-Query = Annotated[
-    Literal["box", "whole"], typer.Option(help="Cut each query by its box, as the standard has it, or leave it whole.")
-]
 
 
-def _revisited(
+@dataclass(frozen=True)
+class Settings:
+    """The options that every benchmark takes."""
+
+    model: Annotated[str, typer.Option(help="A packaged model, the folder of a bundle, or a system file.")] = "lite"
+    codec: Annotated[str, typer.Option(help="flat (exact), pq1, pq8, fast, ivf or auto.")] = "flat"
+    distractors: Annotated[
+        Path | None, typer.Option(help="A folder of images that no query should find, such as R1M.")
+    ] = None
+    size: Annotated[int | None, typer.Option(help="Longer side in pixels; the model's own by default.")] = None
+    scales: Annotated[str | None, typer.Option(help="Such as 1/sqrt2,1,sqrt2; the model's own by default.")] = None
+    query: Annotated[
+        Literal["box", "whole"],
+        typer.Option(help="Cut each query by its box, as the standard has it, or leave it whole."),
+    ] = "box"
+    expand: Annotated[str | None, typer.Option(help="aqe or diffusion.")] = None
+    rerank: Annotated[str | None, typer.Option(help="global, sp, dsm or lightglue.")] = None
+    local: Annotated[
+        str | None, typer.Option(help="Local features of --rerank sp: sift, xfeat, ..., or a local bundle.")
+    ] = None
+    augment: Annotated[
+        bool, typer.Option("--augment", help="Join each gallery descriptor with its neighbours first.")
+    ] = False
+    runtime: Annotated[str, typer.Option(help="onnx or torch.")] = "onnx"
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
+    cache: Annotated[
+        Path | None, typer.Option(help="Where descriptors are kept; $XDG_CACHE_HOME/tessera by default.")
+    ] = None
+    report: Annotated[
+        Path | None, typer.Option(help="Write report.json, report.md and report.html into this folder.")
+    ] = None
+    as_json: AsJson = False
+
+
+def _with_settings(load: Callable[..., Any]) -> Callable[..., None]:
+    """The command of a benchmark's loader: the loader's own options, then those of `Settings`; it runs and shows."""
+    hints = get_type_hints(load, include_extras=True) | get_type_hints(Settings, include_extras=True)
+    shared = [
+        inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=entry.default)
+        for entry in fields(Settings)
+    ]
+    own = inspect.signature(load).parameters.values()
+    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in (*own, *shared)]
+
+    @functools.wraps(load)
+    def command(**given: Any) -> None:
+        settings = Settings(**{entry.name: given.pop(entry.name) for entry in fields(Settings)})
+        _run(load(**given), settings)
+
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__dict__["__signature__"] = inspect.Signature(parameters)
+    return command
+
+
+def _load_revisited(
     context: typer.Context,
     *,
     data: Annotated[Path, typer.Option(help="The folder with gnd_NAME.pkl and the pictures as jpg/NAME.jpg.")],
-    model: Model = "lite",
-    codec: Codec = "flat",
-    distractors: Distractors = None,
-    size: Size = None,
-    scales: Scales = None,
-    query: Query = "box",
-    expand: Expand = None,
-    rerank: Rerank = None,
-    local: Local = None,
-    augment: Augment = False,
-    runtime: Runtime = "onnx",
-    device: Device = "auto",
-    cache: Cache = None,
-    report: Report = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     from tessera.data.revisited import load_revisited
 
-    benchmark = load_revisited(str(context.info_name), data)
-    settings = {
-        "model": model,
-        "codec": codec,
-        "size": size,
-        "scales": scales,
-        "query": query,
-        "expand": expand,
-        "rerank": rerank,
-        "local": local,
-        "augment": augment,
-        "runtime": runtime,
-        "device": device,
-        "cache_dir": cache,
-    }
-    _run(benchmark, distractors=distractors, report=report, as_json=as_json, settings=settings)
+    return load_revisited(str(context.info_name), data)
 
 
-evaluate.command(
-    "roxford5k",
-    help="Revisited Oxford: mAP and mP@k, easy, medium and hard. Descriptors are kept, so a stopped run goes on.",
-    epilog="Example: tessera evaluate roxford5k --data roxford5k/ --model lite --report report/",
-)(_revisited)
-evaluate.command(
-    "rparis6k",
-    help="Revisited Paris: mAP and mP@k, easy, medium and hard. Descriptors are kept, so a stopped run goes on.",
-    epilog="Example: tessera evaluate rparis6k --data rparis6k/ --distractors revisitop1m/jpg --codec pq8 --json",
-)(_revisited)
+for _name, _spoken, _example in (
+    ("roxford5k", "Oxford", "--data roxford5k/ --model lite --report report/"),
+    ("rparis6k", "Paris", "--data rparis6k/ --distractors revisitop1m/jpg --codec pq8 --json"),
+):
+    evaluate.command(
+        _name,
+        help=f"Revisited {_spoken}: mAP and mP@k, easy, medium and hard. Descriptors are kept: a stopped run goes on.",
+        epilog=f"Example: tessera evaluate {_name} {_example}",
+    )(_with_settings(_load_revisited))
 
 
 @evaluate.command("folder", epilog="Example: tessera evaluate folder --data photos/ --model lite --report report/")
+@_with_settings
 def folder(
     *,
     data: Annotated[Path, typer.Option(help="Class folders, a CSV with path,label, or a folder in GLDv2's layout.")],
@@ -100,47 +112,16 @@ def folder(
     role: Annotated[list[str] | None, typer.Option(help="GLDv2 layout: landmarks of this role of roles.csv.")] = None,
     kind: Annotated[list[str] | None, typer.Option(help="GLDv2 layout: landmarks of this kind of roles.csv.")] = None,
     split: Annotated[str | None, typer.Option(help="GLDv2 layout: images of this split of split.csv.")] = None,
-    model: Model = "lite",
-    codec: Codec = "flat",
-    distractors: Distractors = None,
-    size: Size = None,
-    scales: Scales = None,
-    query: Query = "box",
-    expand: Expand = None,
-    rerank: Rerank = None,
-    local: Local = None,
-    augment: Augment = False,
-    runtime: Runtime = "onnx",
-    device: Device = "auto",
-    cache: Cache = None,
-    report: Report = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Any:
     """Retrieval on images of one's own: every labelled image is a query for the others of its class."""
     from tessera.data.leave_one_out import leave_one_out, load_labelled_source, load_listed
 
     chosen = {"roles": role or (), "kinds": kind or (), "split": split}
-    if ground_truth is not None:
-        layout = data.is_file() or (data / "train.csv").is_file() or (data / "train_clean.csv").is_file()
-        images = load_labelled_source(data, **chosen) if layout else None  # type: ignore[arg-type]
-        benchmark = load_listed(data.parent if data.is_file() else data, ground_truth, images)
-    else:
-        benchmark = leave_one_out(load_labelled_source(data, **chosen))  # type: ignore[arg-type]
-    settings = {
-        "model": model,
-        "codec": codec,
-        "size": size,
-        "scales": scales,
-        "query": query,
-        "expand": expand,
-        "rerank": rerank,
-        "local": local,
-        "augment": augment,
-        "runtime": runtime,
-        "device": device,
-        "cache_dir": cache,
-    }
-    _run(benchmark, distractors=distractors, report=report, as_json=as_json, settings=settings)
+    if ground_truth is None:
+        return leave_one_out(load_labelled_source(data, **chosen))  # type: ignore[arg-type]
+    layout = data.is_file() or (data / "train.csv").is_file() or (data / "train_clean.csv").is_file()
+    images = load_labelled_source(data, **chosen) if layout else None  # type: ignore[arg-type]
+    return load_listed(data.parent if data.is_file() else data, ground_truth, images)
 
 
 @evaluate.command(
@@ -166,17 +147,17 @@ def ranks(
     _show(evaluate_ranks(ground_truth, ranks, protocols=protocol or ()), as_json)
 
 
-def _run(
-    benchmark: Benchmark, *, distractors: Path | None, report: Path | None, as_json: bool, settings: dict[str, Any]
-) -> None:
+def _run(benchmark: Benchmark, settings: Settings) -> None:
     from tessera.evaluate.model import evaluate_model
     from tessera.evaluate.progress import stage_progress
     from tessera.evaluate.report import write_report
 
+    options = asdict(settings)
+    distractors, report, as_json = (options.pop(name) for name in ("distractors", "report", "as_json"))
     if distractors is not None:
         benchmark = benchmark.with_distractors(distractors)
     with stage_progress() as progress:
-        run = evaluate_model(benchmark, progress=progress, **settings)
+        run = evaluate_model(benchmark, cache_dir=options.pop("cache"), progress=progress, **options)
     if report is not None:
         page = write_report(run, report)
         typer.secho(f"report: {page}", err=True)
