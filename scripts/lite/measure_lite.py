@@ -5,7 +5,7 @@
 Queries are the photos with a verified partner; positives the rest of its component; other photos of its landmark are
 junk. The gallery is every photo of the role and, for test, of the val landmarks. Poolings are taken from the bare
 ImageNet backbone, plain and with PCA whitening fitted on every third photo of the train landmarks at the same size.
-A second figure counts by name. Bundles must share the frozen first blocks: those are computed once for all of them.
+A second figure counts by name. Poolings take most of the time and never change: --no-poolings leaves them out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from cache import Trained, frozen_session, normalise
+from fit_lite import normalise
 from numpy.typing import NDArray
 from photos import Photo, read_components, read_photos
 from torch import Tensor
@@ -28,12 +27,13 @@ from torch.nn import functional as F
 
 from tessera.data.images import load_benchmark
 from tessera.evaluate.protocol import average_precision
+from tessera.extract.runtime import open_runtime
+from tessera.models.backbones import build_backbone
+from tessera.models.backbones.mobile import EfficientNetLite
 from tessera.models.bundle import Bundle
-from tessera.models.export import load_network
 from tessera.models.pooling import pool_crow, pool_gem, pool_mac, pool_spoc
 from tessera.models.rmac import pool_regions
 
-CUT = 14
 BATCH = 8
 Array = NDArray[np.float32]
 
@@ -69,23 +69,31 @@ def batches(photos: Sequence[Photo], size: int) -> Iterator[tuple[list[int], NDA
 
 
 @torch.inference_mode()
-def describe(photos: Sequence[Photo], size: int, bundles: Sequence[Path]) -> dict[str, Array]:
-    """Descriptors N D of every pooling and every bundle."""
-    session, backbone = frozen_session(CUT)
-    bare = Trained(backbone, CUT).eval()
-    networks = {str(path): load_network(Bundle.open(path)) for path in bundles}
-    tails = {name: Trained(network.backbone, CUT).eval() for name, network in networks.items()}
+def describe_poolings(photos: Sequence[Photo], size: int) -> dict[str, Array]:
+    """Descriptors N D of every pooling of the bare backbone."""
+    backbone = build_backbone("efficientnet-lite0", weights="imagenet").eval().to(memory_format=torch.channels_last)
+    assert isinstance(backbone, EfficientNetLite)
     results: dict[str, list[tuple[int, Array]]] = defaultdict(list)
     for numbers, pictures in batches(photos, size):
-        output: Any = session.run(None, {"images": normalise(pictures, backbone)})[0]  # type: ignore[attr-defined]
-        frozen = torch.from_numpy(output)
-        rows = {name: pool(bare(frozen)) for name, pool in POOLINGS.items()}
-        rows |= {name: networks[name].head.describe(tail(frozen)) for name, tail in tails.items()}
-        for name, descriptors in rows.items():
-            results[name] += zip(numbers, F.normalize(descriptors, dim=1).numpy(), strict=True)
-    return {
-        name: np.stack([row for _, row in sorted(pairs, key=lambda pair: pair[0])]) for name, pairs in results.items()
-    }
+        maps = backbone(normalise(pictures, backbone))
+        for name, pool in POOLINGS.items():
+            results[name] += zip(numbers, F.normalize(pool(maps), dim=1).numpy(), strict=True)
+    return {name: in_order(pairs) for name, pairs in results.items()}
+
+
+def describe_by(bundle: Bundle, photos: Sequence[Photo], size: int, threads: int) -> Array:
+    """Descriptors N D, as the commands make them at a single scale."""
+    runtime, way = open_runtime(bundle, threads=threads), bundle.card.preprocessing
+    results: list[tuple[int, Array]] = []
+    for numbers, pictures in batches(photos, size):
+        images = (pictures.astype(np.float32) / 255 - np.array(way.mean, np.float32)) / np.array(way.std, np.float32)
+        found = runtime.run(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))["descriptor"]
+        results += zip(numbers, found, strict=True)
+    return in_order(results)
+
+
+def in_order(pairs: Sequence[tuple[int, Array]]) -> Array:
+    return np.stack([row for _, row in sorted(pairs, key=lambda pair: pair[0])])
 
 
 def whiten(fitted_on: Array, descriptors: Array, dim: int, power: float) -> Array:
@@ -131,6 +139,7 @@ def main() -> None:
     parser.add_argument("--role", choices=["val", "test"], default="val")
     parser.add_argument("--sizes", type=int, nargs="+", default=[192, 256, 320, 384])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-poolings", action="store_true")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -143,13 +152,16 @@ def main() -> None:
     table: dict[str, dict[str, dict[str, float]]] = {}
     for size in options.sizes:
         begin = time.time()
-        descriptors = describe(shown, size, options.bundles)
-        fitted_on = describe(training, size, [])
+        descriptors = {
+            str(path): describe_by(Bundle.open(path), shown, size, options.threads) for path in options.bundles
+        }
+        if not options.no_poolings:
+            poolings, fitted_on = describe_poolings(shown, size), describe_poolings(training, size)
+            descriptors |= poolings
+            for pooling, values in poolings.items():
+                for name, (dim, power) in WHITENINGS.items():
+                    descriptors[f"{pooling} {name}"] = whiten(fitted_on[pooling], values, dim, power)
         rows = {name: score(values, shown, components, options.role) for name, values in descriptors.items()}
-        for pooling in POOLINGS:
-            for name, (dim, power) in WHITENINGS.items():
-                whitened = whiten(fitted_on[pooling], descriptors[pooling], dim, power)
-                rows[f"{pooling} {name}"] = score(whitened, shown, components, options.role)
         for bundle in map(str, options.bundles):
             for dim in (512, 256):
                 short = descriptors[bundle][:, :dim]

@@ -30,7 +30,7 @@ def test_card_says_what_it_is(bundle):
     assert (card.kind, card.dim, card.num_tokens, card.stride) == ("global", 1024, 4, 32)
     assert card.licence
     assert card.training_data
-    assert card.provenance["command"].startswith("python scripts/lite/train_lite.py")
+    assert card.provenance["command"].startswith("python scripts/lite/fit_lite.py")
     assert card.figures, "figures are part of the card: scripts/lite/write_card.py puts them there"
 
 

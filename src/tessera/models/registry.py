@@ -63,9 +63,13 @@ _TOKEN_NETWORKS = (
     _token(
         _PAPERS,
         "token-lite",
-        "the paper's network on EfficientNet-Lite0, C = 256",
-        backbone="efficientnet-lite0",
-        channels=256,
+        "tokens on the levels of EfficientNet-Lite0, as generalised means: what `lite` is",
+        backbone="efficientnet-lite0-levels",
+        channels=None,
+        lfsa=False,
+        power=3.0,
+        blocks=0,
+        bias=True,
     ),
     _token(
         _PAPERS,

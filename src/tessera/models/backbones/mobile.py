@@ -184,7 +184,8 @@ class EfficientNetLiteLevels(EfficientNetLite):
 
     def __init__(self, variant: int = 0) -> None:
         super().__init__(variant)
-        levels = [self.stage_channels[0]] + [self._blocks[index]._project_conv.out_channels for index in (-2, -1)]
+        ends = [cast(_LiteBlock, self._blocks[index]) for index in (-2, -1)]
+        levels = [self.stage_channels[0], *(block._project_conv.out_channels for block in ends)]
         self.channels += sum(levels)
         self.stage_channels = (levels[0], self.channels)
 

@@ -1,0 +1,174 @@
+"""Make the bundle `lite` from photos, verified components and an ImageNet backbone, in closed form.
+
+    python scripts/lite/fit_lite.py scripts/lite/lite.toml --photos PHOTOS -o BUNDLE [--set seed=1]...
+
+An instance is a component of photos that geometry verified as the same view, or a photo that is in none; it is seen
+whole, cropped and in part, at several sizes. No name enters: fifty names would make the descriptor forget all others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import tomllib
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import cast
+
+import cv2
+import numpy as np
+import torch
+from closed_form import fit_projection, fit_tokenizer
+from numpy.typing import NDArray
+from photos import Photo, read_components, read_photos
+from torch import Tensor
+from views import KINDS, Picture, make_view
+
+from tessera.models.export import export_bundle, make_card
+from tessera.models.network import GlobalNetwork
+from tessera.models.registry import build_model
+from tessera.models.token import TokenHead
+from tessera.storage import hash_file
+
+Array = NDArray[np.float32]
+LEVELS = (1280, 320, 192, 112)  # channels of the backbone's levels, in their order
+CHUNK = 40  # photos a task
+BATCH = 8
+SAMPLED = 8  # every so many photos give local features to the tokenizer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """roles: of the landmarks to fit on; excluded: landmarks that are in a benchmark."""
+
+    roles: tuple[str, ...] = ("train",)
+    excluded: tuple[int, ...] = (16,)
+    seed: int = 0
+    dim: int = 1024
+    num_tokens: int = 4
+    power: float = 3.0
+    sharpness: float = 1.0
+    shrinkage: float = 1.0
+
+
+def read_settings(path: Path, changes: list[str]) -> Settings:
+    values = tomllib.loads(path.read_text()) | tomllib.loads("\n".join(changes))
+    known = {field.name for field in fields(Settings)}
+    if unknown := set(values) - known:
+        raise SystemExit(f"{path}: unknown settings {sorted(unknown)}. Known: {sorted(known)}.")
+    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    return replace(Settings(), **values | lists)
+
+
+def normalise(pictures: Picture, backbone: torch.nn.Module) -> Tensor:
+    """B H W 3 in 0..255 to B 3 H W as the backbone wants it."""
+    mean, std = (torch.tensor(values)[:, None, None] * 255 for values in (backbone.mean, backbone.std))
+    images = torch.from_numpy(pictures).permute(0, 3, 1, 2).float()
+    return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+@torch.inference_mode()
+def sample_features(network: GlobalNetwork, photos: Sequence[Photo], seed: int) -> Array:
+    """Local features of some whole photos, N C."""
+    torch.set_num_threads(1)
+    samples = []
+    for number, photo in enumerate(photos):
+        view = make_view(read_picture(photo), 0, np.random.default_rng([seed, number, 0]))
+        maps = network.backbone(normalise(view[None], network.backbone))
+        samples.append(maps.flatten(2)[0].T[::7].numpy())
+    return np.concatenate(samples)
+
+
+@torch.inference_mode()
+def gather_tokens(network: GlobalNetwork, photos: Sequence[Photo], seed: int, part: range) -> Array:
+    """The mean token of every view of some photos, in their order, kinds innermost: N C."""
+    torch.set_num_threads(1)
+    head = cast(TokenHead, network.head)
+    views = []
+    for number in part:
+        picture = read_picture(photos[number])
+        views += [make_view(picture, kind, np.random.default_rng([seed, number, kind])) for kind in range(KINDS)]
+    by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for row, view in enumerate(views):
+        by_shape[view.shape].append(row)
+    tokens = np.zeros((len(views), sum(LEVELS)), np.float32)
+    for rows in by_shape.values():
+        for first in range(0, len(rows), BATCH):
+            batch = rows[first : first + BATCH]
+            images = normalise(np.stack([views[row] for row in batch]), network.backbone)
+            tokens[batch] = head.tokens(network.backbone(images))[0].mean(dim=1).numpy()
+    return tokens
+
+
+def read_picture(photo: Photo) -> Picture:
+    return np.asarray(cv2.cvtColor(cv2.imread(str(photo.path)), cv2.COLOR_BGR2RGB), np.uint8)
+
+
+def number_instances(photos: Sequence[Photo], components: Sequence[Sequence[str]]) -> NDArray[np.int64]:
+    component = {name: number for number, names in enumerate(components) for name in names}
+    return np.array([component.get(photo.id, len(components) + row) for row, photo in enumerate(photos)])
+
+
+def fit(
+    network: GlobalNetwork, photos: Sequence[Photo], instances: NDArray[np.int64], settings: Settings, workers: int
+) -> None:
+    head = cast(TokenHead, network.head)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        some = photos[::SAMPLED]
+        shares = [some[first::workers] for first in range(workers)]
+        features = pool.map(partial(sample_features, network, seed=settings.seed), shares)
+        fit_tokenizer(head, np.concatenate(list(features)), settings.sharpness, settings.seed)
+        parts = [range(first, min(first + CHUNK, len(photos))) for first in range(0, len(photos), CHUNK)]
+        tokens = np.concatenate(list(pool.map(partial(gather_tokens, network, photos, settings.seed), parts)))
+    fit_projection(head, tokens, np.repeat(instances, KINDS), LEVELS, settings.shrinkage)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--photos", type=Path, required=True)
+    parser.add_argument("--components", type=Path, default=Path("experiments/lite/components.csv"))
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    settings = read_settings(options.recipe, options.set)
+    begin = time.time()
+    photos = [
+        photo
+        for photo in read_photos(options.photos)
+        if photo.role in settings.roles and photo.landmark not in settings.excluded
+    ]
+    instances = number_instances(photos, read_components(options.components))
+    network = build_model(
+        "token-lite", weights="imagenet", dim=settings.dim, power=settings.power, num_tokens=settings.num_tokens
+    ).eval()
+    fit(network.to(memory_format=torch.channels_last), photos, instances, settings, options.workers)
+    landmarks = {photo.landmark for photo in photos}
+    card = make_card(
+        network,
+        "lite",
+        training_data=f"ImageNet-1k (backbone); {len(photos)} photos of {len(landmarks)} landmarks of Google Landmarks "
+        f"v2 as {len(set(instances.tolist()))} instances (tokenizer and projection)",
+        licence="Apache-2.0",
+        provenance={
+            "settings": asdict(settings),
+            "command": " ".join(
+                [f"python scripts/lite/fit_lite.py {options.recipe}", *(f"--set {change}" for change in options.set)]
+            ),
+            "seconds": round(time.time() - begin),
+            "backbone": network.architecture["config"]["backbone"],
+            "components_sha256": hash_file(options.components),
+        },
+    )
+    bundle = export_bundle(network, options.output, card, half=True)
+    print(f"{bundle.path}: fingerprint {bundle.card.fingerprint}, {time.time() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
