@@ -19,6 +19,7 @@ from tessera.data.revisited import load_revisited
 from tessera.errors import DataError, EvaluationError, UsageError
 from tessera.evaluate import descriptors
 from tessera.evaluate.cache import HashCache
+from tessera.evaluate.model import evaluate_model
 from tessera.evaluate.ranking import rank_by_index, rank_exactly
 from tessera.evaluate.refinement import Refinement, rank_refined, rerank_heads
 from tessera.evaluate.run import RunConfig, run_benchmark, run_system, score_run
@@ -343,3 +344,8 @@ def test_a_system_that_ranks_by_itself(oxford: Path, tmp_path: Path) -> None:
     assert run.result.protocols["easy"].map == 0.5
     assert run.result.protocols["hard"].map == 0.0
     assert run.result.details["fingerprints"]["extractor"] == "abc"
+
+
+def test_local_features_without_a_reranking_that_uses_them_are_refused(oxford: Path) -> None:
+    with pytest.raises(UsageError, match="--local sift says which features --rerank sp uses"):
+        evaluate_model(load_revisited("roxford5k", oxford), "lite", local="sift")

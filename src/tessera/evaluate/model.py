@@ -38,6 +38,8 @@ def evaluate_model(
     from tessera.local.system import system_file
 
     refinement = Refinement(expand, rerank, augment)
+    if local is not None and rerank != "sp":
+        raise UsageError(f"--local {local} says which features --rerank sp uses: give that too, or leave --local out.")
     cache_dir = cache_dir or default_cache_dir()
     if system_file(model) is not None:
         if size is not None or scales is not None:
