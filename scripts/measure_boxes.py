@@ -25,7 +25,7 @@ from PIL import Image
 
 from tessera.data.images import load_photo
 from tessera.explain.explanation import explain_pair
-from tessera.explain.regions import evidence_box, merge_maps, region_box
+from tessera.explain.regions import merge_maps, region_box
 from tessera.extract.extractor import Extractor
 from tessera.extract.scales import parse_scales
 from tessera.models.export import load_network
@@ -36,14 +36,21 @@ from photos import Photo, read_photos
 Array = NDArray[np.float32]
 Box = tuple[float, float, float, float]
 Rule = Callable[[Array], Box]
-SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 POWER = 3.0
+
+
+def box_above(values: Array, share: float) -> Box:
+    """Around every place that exceeds a share of the peak."""
+    height, width = values.shape
+    rows, columns = np.nonzero(values >= share * values.max())
+    return (columns.min() / width, rows.min() / height, (columns.max() + 1) / width, (rows.max() + 1) / height)
 
 
 def make_rules() -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     for share in SHARES:
-        rules[f"above {share} of the peak"] = lambda values, share=share: evidence_box(values, share)
+        rules[f"above {share} of the peak"] = lambda values, share=share: box_above(values, share)
         rules[f"around the peak, above {share} from mean to peak"] = lambda values, share=share: region_box(
             values, share
         )

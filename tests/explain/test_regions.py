@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.explain.regions import GRID, evidence_box, light_of, merge_evidence, merge_maps, overlap, region_box
+from tessera.explain.regions import GRID, light_of, merge_evidence, merge_maps, overlap, region_box
 
 
 def test_the_box_is_of_the_component_that_holds_the_peak():
@@ -62,10 +62,3 @@ def test_evidence_against_counts_for_nothing():
     merged = merge_evidence([added], 2, 2)
     assert merged[0].min() == 0 and np.unravel_index(merged[0].argmax(), merged[0].shape)[1] < GRID // 2
     assert np.allclose(merged[1], 1)
-
-
-def test_the_box_of_evidence_holds_all_of_its_pieces():
-    values = np.zeros((10, 10), dtype=np.float32)
-    values[1, 2], values[8, 5], values[9, 9] = 1.0, 0.3, 0.1
-    assert evidence_box(values) == pytest.approx((0.2, 0.1, 0.6, 0.9))
-    assert evidence_box(np.ones((4, 4), dtype=np.float32)) == (0, 0, 1, 1)

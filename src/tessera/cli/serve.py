@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,8 @@ def serve(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Serve the gallery over HTTP: an API under /api, its schema at /openapi.json, and a page to search with."""
+    # Searches run side by side, so their small products must not each ask for all cores (before numpy is loaded).
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from tessera.serve.logs import log_to_stderr
     from tessera.serve.server import listen, make_server
     from tessera.serve.settings import Settings

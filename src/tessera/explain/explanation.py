@@ -13,7 +13,7 @@ from PIL import Image
 
 from tessera.data.boxes import Box
 from tessera.explain.contributions import contribution_matrix, merge_scales, scale_weight, strongest_pairs
-from tessera.explain.regions import evidence_box, merge_evidence, merge_maps, region_box
+from tessera.explain.regions import BOX_SHARE, EVIDENCE_SHARE, merge_evidence, merge_maps, region_box
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -52,8 +52,8 @@ class ImageExplanation:
     @cached_property
     def boxes(self) -> list[tuple[float, float, float, float]]:
         """The region of every map, in fractions of the picture's width and height (x0, y0, x1, y1)."""
-        box_of = evidence_box if self.is_evidence else region_box
-        return [box_of(values) for values in self.maps]
+        share = EVIDENCE_SHARE if self.is_evidence else BOX_SHARE
+        return [region_box(values, share) for values in self.maps]
 
     def towards(self, descriptor: NDArray[np.float32]) -> ImageExplanation:
         """The same picture, its maps now of what each place did for the similarity with another picture's descriptor.

@@ -13,7 +13,7 @@ Array = NDArray[np.float32]
 GRID = 96  # cells on the longer side of a merged map: finer than any network's own map at the usual sizes
 BOX_SHARE = 0.5  # a region is where the map exceeds this share of the way from its mean to its peak
 
-EVIDENCE_SHARE = 0.2  # of the peak, for maps of what was found (chosen by scripts/measure_boxes.py)
+EVIDENCE_SHARE = 0.1  # the same for maps of what was found (chosen by scripts/measure_boxes.py)
 
 
 def resize_map(values: Array, height: int, width: int) -> Array:
@@ -69,21 +69,8 @@ def region_box(values: Array, share: float = BOX_SHARE) -> tuple[float, float, f
     peak = np.unravel_index(int(np.argmax(values)), values.shape)
     mean = float(values.mean())
     inside = values >= mean + share * (float(values[peak]) - mean)
-    return _box_around(_component(inside, (int(peak[0]), int(peak[1]))))
-
-
-def evidence_box(values: Array, share: float = EVIDENCE_SHARE) -> tuple[float, float, float, float]:
-    """The box around all that a token found: wherever its map, from `merge_evidence`, exceeds `share` of the peak.
-
-    What was found may lie in several pieces, and places that found nothing are at zero: so neither the peak's component
-    nor the mean is looked at, as `region_box` does for a map of where a token looks.
-    """
-    return _box_around(values >= share * float(values.max()))
-
-
-def _box_around(inside: NDArray[np.bool_]) -> tuple[float, float, float, float]:
-    height, width = inside.shape
-    rows, columns = np.nonzero(inside)
+    rows, columns = np.nonzero(_component(inside, (int(peak[0]), int(peak[1]))))
+    height, width = values.shape
     return (
         float(columns.min() / width),
         float(rows.min() / height),

@@ -11,7 +11,8 @@ from typing import Any, overload
 class Hit:
     """One image found. rank: zero-based; score: the inner product of unit descriptors, 1 for the same image.
 
-    inliers: matches that agree geometrically with the query, where local features were compared.
+    inliers: matches that agree geometrically with the query, where local features were compared. width, height: of the
+    upright picture, where they are known.
     """
 
     rank: int
@@ -20,6 +21,8 @@ class Hit:
     score: float
     metadata: dict[str, Any]
     inliers: int | None = None
+    width: int | None = None
+    height: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         answer = {

@@ -27,7 +27,10 @@ class Lanes:
         # The network's runs share the cores, so more at once only adds waiting; a search is one thread's work; files
         # wait for the disk; the gallery has one writer.
         counts: dict[Lane, int] = {"network": cores, "search": cores, "files": max(2, cores), "writing": 1}
-        self._pools = {lane: ThreadPoolExecutor(count, f"tessera-{lane}") for lane, count in counts.items()}
+        self._pools = {
+            lane: ThreadPoolExecutor(count, f"tessera-{lane}", initializer=_search_alone)
+            for lane, count in counts.items()
+        }
 
     async def run(self, lane: Lane, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """The call's answer, or a problem (504) when the time is over."""
@@ -43,3 +46,10 @@ class Lanes:
         """Begin nothing more. What runs is finished by its thread."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _search_alone() -> None:
+    """One core a search: two at once that both ask for all cores spend more time waiting than searching."""
+    import faiss
+
+    faiss.omp_set_num_threads(1)

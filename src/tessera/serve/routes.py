@@ -6,6 +6,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
+from fastapi.responses import JSONResponse
 
 from tessera.data.boxes import Box, parse_box
 from tessera.errors import UsageError
@@ -44,17 +45,17 @@ api = APIRouter(prefix="/api", dependencies=[Depends(require_reader)], responses
 ImageId = Annotated[int, Path(ge=1, le=MAX_ID, description="A picture's id, from any answer.")]
 
 
-def service_of(request: Request) -> GalleryService:
-    service: GalleryService = request.app.state.service
+async def service_of(request: Request) -> GalleryService:
+    service: GalleryService = request.app.state.service  # async, though nothing waits: FastAPI gives others a thread
     return service
 
 
-def lanes_of(request: Request) -> Lanes:
+async def lanes_of(request: Request) -> Lanes:
     lanes: Lanes = request.app.state.lanes
     return lanes
 
 
-def settings_of(request: Request) -> Settings:
+async def settings_of(request: Request) -> Settings:
     settings: Settings = request.app.state.settings
     return settings
 
@@ -97,7 +98,7 @@ async def search_by_upload(
 ) -> Any:
     options = search_options(form, settings)
     content = await read_upload(form.file, settings.max_bytes)
-    return await lanes.run("network", service.search, content, **options)
+    return JSONResponse(await lanes.run("network", service.search, content, **options))
 
 
 @api.get(
@@ -115,7 +116,8 @@ async def search_by_image(
 ) -> Any:
     # Only a box needs the network; without one the stored descriptor is the query.
     lane: Lane = "network" if query.box or query.rerank else "search"
-    return await lanes.run(lane, service.search, image_id, **search_options(query, settings))
+    # A response of its own, since checking what the service made against the schema takes as long as the search.
+    return JSONResponse(await lanes.run(lane, service.search, image_id, **search_options(query, settings)))
 
 
 @api.post(

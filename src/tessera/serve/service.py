@@ -26,6 +26,7 @@ from tessera.storage import write_atomically
 
 if TYPE_CHECKING:
     from tessera.gallery.gallery import Gallery
+    from tessera.gallery.results import Hit
     from tessera.gallery.snapshot import Record
 
 log = logging.getLogger("tessera.serve")
@@ -135,12 +136,9 @@ class GalleryService:
         )
         decoding_ms = round(1e3 * (decoded - started), 3)
         timing = result.timing_ms
-        records = self.gallery.records(hit.id for hit in result)
         return {
             "results": [
-                {"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(records[hit.id])}
-                for hit in result
-                if hit.id in records
+                {"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(hit)} for hit in result
             ],
             "timing_ms": {**timing, "embed": timing["embed"] + decoding_ms, "total": timing["total"] + decoding_ms},
             "note": " ".join(result.notes),
@@ -199,7 +197,7 @@ class GalleryService:
             self._thumbnails.put(tag, content)
         return content, tag
 
-    def _image(self, record: Record) -> dict[str, Any]:
+    def _image(self, record: Record | Hit) -> dict[str, Any]:
         return {
             "id": record.id,
             "name": PurePath(record.path).name.encode("utf-8", "replace").decode(),
