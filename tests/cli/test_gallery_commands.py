@@ -321,6 +321,38 @@ def test_a_source_that_is_not_there(run: Run, indexed: Path) -> None:
     assert "There is nothing at" in answer.stderr
 
 
+def test_a_mistyped_source_makes_no_gallery(run: Run, tmp_path: Path) -> None:
+    answer = run("index", "nothing/here", "-g", "new.tessera")
+    assert answer.returncode == 2
+    assert not (tmp_path / "new.tessera").exists()
+
+
+@pytest.mark.parametrize("option", ["--codec", "--engine"])
+def test_a_mistyped_codec_or_engine_leaves_the_gallery_as_it_was(
+    run: Run, indexed: Path, photo_folder: Path, option: str
+) -> None:
+    answer = run("index", photo_folder, option, "nope")
+    assert answer.returncode == 2
+    assert "'nope' is not known" in answer.stderr
+    assert run("search", photo_folder / "photo0.png").returncode == 0
+
+
+def test_filters_cannot_reach_into_the_catalogue(run: Run, indexed: Path, photo_folder: Path) -> None:
+    for condition in ("x'); DROP TABLE images; --=1", "label=1' OR '1'='1", "path=x", "id>=0"):
+        answer = run("search", photo_folder / "photo0.png", "--where", condition, "--json")
+        assert (answer.returncode, json.loads(answer.stdout)["results"]) == (0, [])
+    for condition in ("nokey", "=5", 'a"b=1', "a\\b=1"):
+        assert run("search", photo_folder / "photo0.png", "--where", condition).returncode == 2
+
+
+def test_a_row_of_a_csv_without_its_file_is_no_loss(run: Run, indexed: Path, photo_folder: Path) -> None:
+    (photo_folder / "labels.csv").write_text("path,label\nphoto0.png,a\nmissing.png,b\n")
+    first = run("index", photo_folder / "labels.csv")
+    assert (first.returncode, "missing.png: there is no such file" in first.stderr) == (0, True)
+    again = run("index", photo_folder)
+    assert (again.returncode, "files are gone" in again.stderr) == (0, False)
+
+
 def test_another_model_is_refused_with_the_way_out(
     run: Run, indexed: Path, photo_folder: Path, other_bundle: Path
 ) -> None:

@@ -3,6 +3,7 @@
 # ruff: noqa: PTH118, PTH119, PTH123 - names as bytes
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,21 @@ def test_other_separators_and_columns(tree: Path, name: str, text: str) -> None:
     assert [(os.path.basename(file.path), file.metadata) for file in found] == [(b"b.jpg", '{"city":"Pisa"}')]
 
 
+def test_quotes_line_ends_and_bytes_that_are_no_utf8_in_a_csv(tree: Path) -> None:
+    table = tree / "odd.csv"
+    table.write_bytes(b'\xef\xbb\xbfpath,note\r\n"b.jpg","he said ""hi"",\r\ntwice"\r\na.PNG,caf\xe9\r\n')
+    found, problems = walk(table)
+    assert names(found, tree) == ["b.jpg", "a.PNG"]
+    assert [json.loads(file.metadata or "")["note"] for file in found] == ['he said "hi",\r\ntwice', r"caf\xe9"]
+    assert problems == []
+
+
+def test_a_link_to_nothing_is_not_a_file_that_has_gone(tree: Path) -> None:
+    (tree / "link.jpg").symlink_to("nowhere.jpg")
+    (found,) = walk(tree / "link.jpg")[0]
+    assert (found.error, found.gone) == ("it is a symbolic link to a file that is not there", False)
+
+
 def test_a_text_file_lists_paths(tree: Path) -> None:
     (tree / "list.txt").write_bytes(b"b.jpg\r\n\n" + os.fsencode(tree / "a.PNG") + b"\n")
     assert names(walk(tree / "list.txt")[0], tree) == ["b.jpg", "a.PNG"]
@@ -135,6 +151,9 @@ def test_lists_that_cannot_be_meant_are_refused(tree: Path) -> None:
     (tree / "ids.csv").write_text("id,landmark\n7,8\n")
     with pytest.raises(DataError, match="no column with paths: its columns are id, landmark"):
         walk(tree / "ids.csv")
+    (tree / "twice.csv").write_text("path,label,label\nb.jpg,1,2\n")
+    with pytest.raises(DataError, match="has the column 'label' twice"):
+        walk(tree / "twice.csv")
     (tree / "short.csv").write_text("path,year\nb.jpg\na.PNG,1990\n,1991\n")
     found, problems = walk(tree / "short.csv")
     assert names(found, tree) == ["a.PNG"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,7 +74,11 @@ def index(
     Pictures that cannot be read are written down with the reason, and tried again when their files change.
     """
     from tessera.gallery.gallery import Gallery
+    from tessera.gallery.sources import refuse_missing, resolve_source
 
+    if not Path(gallery).exists():  # what is mistyped makes no gallery
+        for source in sources or []:
+            refuse_missing(resolve_source(source))
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
     with Gallery(gallery, model, codec, engine, device=device) as opened, index_progress() as progress, away:

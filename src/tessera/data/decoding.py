@@ -140,7 +140,8 @@ def _open_file(path: str | os.PathLike[str], name: str) -> IO[bytes]:
     except PermissionError:
         raise ImageError(f"{name} may not be read. Check its permissions.") from None
     except (OSError, ValueError) as error:
-        raise ImageError(f"{name} cannot be opened: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ImageError(f"{name} cannot be opened: {reason}. Check the path.") from error
 
 
 def _identify(file: IO[bytes], name: str) -> Image.Image:

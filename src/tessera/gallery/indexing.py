@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from itertools import chain
 
 from tessera.data.decoding import DEFAULT_LIMITS, Limits
-from tessera.errors import UsageError
 from tessera.extract.pipeline import Extraction
 from tessera.gallery.batch import Batch
 from tessera.gallery.catalog import Catalog
 from tessera.gallery.describer import Describer
 from tessera.gallery.intake import ReadFile, loader_source, read_ahead
-from tessera.gallery.paths import from_blob, printable
+from tessera.gallery.paths import from_blob
 from tessera.gallery.plan import Plan, make_plan
 from tessera.gallery.results import IndexProgress, IndexReport
 from tessera.gallery.snapshot import Known
-from tessera.gallery.sources import FoundFile, Source, find_files, look_at
+from tessera.gallery.sources import FoundFile, Source, find_files, look_at, refuse_missing
 
 BATCH_FILES = 64
 BATCH_SECONDS = 2.0
@@ -240,7 +239,8 @@ class IndexRun:
                 continue  # its rows were each looked at
             gone: list[int] = []
             with self._catalog.read() as snapshot:
-                for image_id, path in snapshot.stream_under(source.root):
+                # Without prune only images are counted: a file that never could be read is no loss.
+                for image_id, path in snapshot.stream_under(source.root, searchable=not prune):
                     if look_at(path).gone:
                         gone.append(image_id)
             self.report.vanished += len(gone)
@@ -256,7 +256,7 @@ class IndexRun:
                 was_there = next(snapshot.stream_under(source.root), None) is not None
             if not (prune and was_there):
                 hint = " Its pictures stay in the gallery; --prune takes them out." if was_there else ""
-                raise UsageError(f"There is nothing at {printable(from_blob(source.path))}. Check the path.{hint}")
+                refuse_missing(source, hint)
 
     def _pass_over(self, path: bytes, reason: str) -> None:
         self.report.passed_over += 1

@@ -43,6 +43,9 @@ def _read_table(
         raise DataError(f"{name} is empty. Its first line must name the columns, one of them 'path'.")
     delimiter = _delimiter(first_line, list_path)
     header = [column.strip() for column in next(csv.reader([first_line], delimiter=delimiter))]
+    twice = next((column for i, column in enumerate(header) if column and column in header[:i]), None)
+    if twice is not None:
+        raise DataError(f"{name} has the column '{printable(twice)}' twice. Rename one of them.")
     path_column: int | None = None
     for line, row in enumerate(csv.reader(file, delimiter=delimiter), start=2):
         if not row:

@@ -183,12 +183,16 @@ class Snapshot:
             found.update((row[0], decode_descriptors([row[1]])[0]) for row in rows)
         return found
 
-    def stream_under(self, root: bytes) -> Iterator[tuple[int, bytes]]:
-        """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file."""
+    def stream_under(self, root: bytes, *, searchable: bool = False) -> Iterator[tuple[int, bytes]]:
+        """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file.
+
+        searchable: leave out what could not be read.
+        """
         below = root.rstrip(b"/") + b"/"
         cursor = self._connection.execute(
-            "SELECT id, path FROM images WHERE path = ? OR (path >= ? AND path < ?)",
-            (root, below, below[:-1] + b"0"),  # "0" follows "/"
+            "SELECT id, path FROM images "
+            "WHERE (path = ? OR (path >= ? AND path < ?)) AND (content_id IS NOT NULL OR ?)",
+            (root, below, below[:-1] + b"0", not searchable),  # "0" follows "/"
         )
         while rows := cursor.fetchmany(_STREAM_ROWS):
             yield from rows

@@ -4,7 +4,7 @@ Everything is bytes here: names that are no UTF-8 exist. A real folder is walked
 and each folder once, however many links lead to it: a loop ends, and a file keeps its plainest name.
 """
 
-# ruff: noqa: PTH112, PTH116, PTH122, PTH207 - pathlib takes no bytes
+# ruff: noqa: PTH112, PTH114, PTH116, PTH122, PTH207 - pathlib takes no bytes
 from __future__ import annotations
 
 import errno
@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tessera.errors import UsageError
 from tessera.gallery.lists import LIST_SUFFIXES, read_list
-from tessera.gallery.paths import to_blob
+from tessera.gallery.paths import from_blob, printable, to_blob
 
 PICTURE_SUFFIXES = frozenset(b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .gif .bmp .dib .avif .heic .heif".split())
 Report = Callable[[bytes, str], None]
@@ -57,6 +58,11 @@ def resolve_source(given: str | os.PathLike[str]) -> Source:
     return Source("missing", path, path)
 
 
+def refuse_missing(source: Source, hint: str = "") -> None:
+    if source.kind == "missing":
+        raise UsageError(f"There is nothing at {printable(from_blob(source.path))}. Check the path.{hint}")
+
+
 def find_files(sources: Sequence[Source], report: Report) -> Iterator[FoundFile]:
     """Every picture of the sources, in a fixed order; a path may come twice.
 
@@ -79,6 +85,8 @@ def look_at(path: bytes, metadata: str | None = None) -> FoundFile:
     try:
         status = os.stat(path)
     except OSError as error:
+        if is_gone(error) and os.path.islink(path):
+            return FoundFile(path, error="it is a symbolic link to a file that is not there", metadata=metadata)
         return FoundFile(path, error=explain(error), metadata=metadata, gone=is_gone(error))
     if not stat.S_ISREG(status.st_mode):
         return FoundFile(path, error="it is not a file", metadata=metadata)

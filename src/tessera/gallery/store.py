@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tessera.errors import GalleryError, GalleryLockedError, GalleryMismatchError, StorageError
+from tessera.errors import (
+    GalleryError,
+    GalleryLockedError,
+    GalleryMismatchError,
+    StorageError,
+    UsageError,
+    unknown_name,
+)
 from tessera.gallery.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.describer import Describer
 from tessera.gallery.engine import Engine, open_engine, parse_engine
@@ -45,7 +52,7 @@ class Store:
         self.path = path
         self.catalog = Catalog(path / CATALOG_NAME)
         self._asked_model = None if model is None else _absolute_folder(os.fspath(model))
-        self._asked_codec = codec
+        self._asked_codec = _known_codec(codec)
         self._device, self._runtime, self._threads = device, runtime, threads
         self.answers_at_once = reload == "background"
         self._reloading = threading.Lock()
@@ -222,6 +229,16 @@ def absolute_engine(name: str) -> str:
     if kind == "milvus" and "://" not in target:
         return f"milvus:{Path(target).absolute()}"
     return name
+
+
+def _known_codec(codec: str | None) -> str | None:
+    """The codec, if there is such a one: a mistyped name must not become the gallery's own."""
+    if codec is not None and codec != DEFAULT_CODEC:
+        from tessera.index.build import CODECS
+
+        if codec not in CODECS:
+            raise UsageError(unknown_name("codec", codec, [DEFAULT_CODEC, *CODECS]))
+    return codec
 
 
 def _absolute_folder(model: str) -> str:
