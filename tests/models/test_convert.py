@@ -251,7 +251,11 @@ def test_cirtorch_with_layers_on_regions_and_positions(
         whitening == "both"
     )
     meta = {"pooling": pooling, "regional": True, "local_whitening": True, "whitening": whitening == "both"}
-    same(network, load_checkpoint(save({"state_dict": state, "meta": meta}, tmp_path)), image)
+    path = save({"state_dict": state, "meta": meta}, tmp_path)
+    same(network, load_checkpoint(path), image)
+    if (pooling, whitening) in (("gem", "both"), ("mac", "regional")):
+        bundle = convert_checkpoint(path, tmp_path / "bundle")
+        assert max(check_graph(network, bundle.onnx_path, SIZES).values()) < 1e-5
 
 
 @pytest.mark.parametrize("places", [(True, True), (False, True)])

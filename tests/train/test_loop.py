@@ -207,6 +207,13 @@ def test_a_class_with_one_image_is_trained_on_and_said(
     assert math.isfinite(outcome["scores"]["map"])
 
 
+def test_without_validation_there_is_no_score_and_no_median(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = make_recipe(data={"held_out": 0.0}, loop={"epochs": 1})
+    assert train_run(recipe, tmp_path / "run", World(), lambda text: None)["scores"] == {}
+    with pytest.raises(TrainingError, match="no validation score to find the median by"):
+        train_runs(recipe, tmp_path / "runs", World(), lambda text: None, count=2)
+
+
 def test_the_median_of_several_runs_is_kept(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     recipe = make_recipe(loop={"epochs": 1}, validation={"metric": "loss"})
     outcome = train_runs(recipe, tmp_path / "runs", World(), lambda text: None, count=3)

@@ -60,7 +60,7 @@ class PooledHead(Head):
     def pool_map(self, features: Tensor) -> Tensor:
         """B C H W to B C: what the whitening layer sees, and what to fit a whitening to that shall start it."""
         if self.lwhiten is not None:
-            features = self.lwhiten(features.movedim(1, -1)).movedim(-1, 1)
+            features = self.lwhiten(features.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         pooled = cast(Tensor, self.pool(features))
         return normalise(pooled) if self.normalise else pooled
 

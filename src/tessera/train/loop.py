@@ -85,7 +85,7 @@ class Trainer:
         seed_everything(recipe.seed, self.world.rank)
 
     def train(self) -> dict[str, float]:
-        """Run to the end of the recipe from where it stands; returns the last validation's scores and `best`."""
+        """Run to the end of the recipe from where it stands; returns the last validation's scores, with `best`."""
         loop = self.run.recipe.loop
         log = ScalarLog(self.run_dir, self.step) if self.world.is_main else None
         try:
@@ -99,7 +99,7 @@ class Trainer:
             self.run.feed.photos.close()
             if log is not None:
                 log.close()
-        return {**self.scores, "best": self.best}
+        return {**self.scores, "best": self.best} if self.scores else {}
 
     def take_one_step(self) -> dict[str, float]:
         """The first step of the first epoch, for a dry run: nothing is written."""

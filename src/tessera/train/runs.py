@@ -70,6 +70,10 @@ def train_runs(
         folder = run_dir / f"run-{number}"
         finished = _finished(folder, seeded) if resume else None
         results.append(finished or train_run(seeded, folder, world, say, resume=resume and (folder / LAST).is_file()))
+        if "best" not in results[-1]["scores"]:
+            raise TrainingError(
+                f"run {number + 1} has no validation score to find the median by: set data.held_out or data.validation."
+            )
         say(f"run {number + 1} of {count}: best {recipe.validation.metric} {results[-1]['scores']['best']:.4f}")
     ranked = sorted(results, key=lambda result: _sortable(result["scores"]["best"]))
     median = ranked[(count - 1) // 2]
@@ -90,7 +94,7 @@ def _finished(folder: Path, recipe: Recipe) -> dict[str, Any] | None:
     state = load_checkpoint(folder / LAST)
     if state["epoch"] < recipe.loop.epochs or state["fingerprint"] != recipe.fingerprint:
         return None
-    scores = {**state["scores"], "best": state["best"]}
+    scores = {**state["scores"], "best": state["best"]} if state["scores"] else {}
     return {"run_dir": str(folder), "seed": recipe.seed, "fingerprint": recipe.fingerprint, "scores": scores}
 
 
