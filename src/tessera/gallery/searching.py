@@ -134,7 +134,10 @@ class Searcher:
 def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
     """Hits of one query; an image that was removed a moment ago is left out."""
     kept = [(float(score), records[i]) for score, i in zip(scores, ids.tolist(), strict=True) if i in records]
-    return [Hit(rank, record.id, record.path, score, record.metadata) for rank, (score, record) in enumerate(kept)]
+    return [
+        Hit(rank, record.id, record.path, score, record.metadata, width=record.width, height=record.height)
+        for rank, (score, record) in enumerate(kept)
+    ]
 
 
 def check_k(k: int) -> None:
