@@ -45,7 +45,7 @@ class DsmConfig:
     max_zoom: float = 3.0
     seed: int = 0
     min_inliers: int = 12
-    significance: float = 22.0
+    significance: float = 28.0
 
 
 def find_maxima(maps: Array, config: DsmConfig) -> tuple[npt.NDArray[np.int16], Array, Array]:
