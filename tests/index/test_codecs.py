@@ -12,7 +12,7 @@ from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choos
 from tessera.index.calibration import Calibration, expected_depth
 from tessera.index.pq1 import Pq1Codec, train_words
 from tessera.index.pq8 import Pq8Codec
-from tessera.index.projection import Projection, Rotation, allot, principal_axes
+from tessera.index.projection import Projection, allot, principal_axes
 from tessera.index.residual import ResidualCodes
 from tessera.index.rows import Keep, Rows
 from tessera.index.scan import scan_blocks
@@ -56,14 +56,13 @@ def test_pq1_codes_are_the_nearest_words_and_scores_use_them(gallery: Any, queri
     codec = Pq1Codec.fit(store, seed=0, target_recall=1.0)
     codes = codec.encode(gallery[:50])
     words = codec.state()[1]["words"]
-    turned = Rotation(codec.state()[1]["matrix"]).apply(gallery)
-    slow = np.abs(turned[:50, :, None] - words[None]).argmin(axis=2)
+    slow = np.abs(gallery[:50, :, None] - words[None]).argmin(axis=2)
     decoded = np.take_along_axis(words[None], slow[:, :, None], axis=2)[..., 0]
     assert np.allclose(codec.decode(codes), decoded, atol=1e-6)
     everything = codec.decode(codec.encode(gallery))
     for asked in (queries[:2], queries):  # one query at a time, and as a batch
         scores, rows = codec.search(asked, 20, None, store)
-        exact = Rotation(codec.state()[1]["matrix"]).apply_query(asked) @ everything.T
+        exact = asked @ everything.T
         assert np.array_equal(np.sort(rows, axis=1), np.sort(np.argsort(-exact, axis=1)[:, :20], axis=1))
         assert np.allclose(scores, np.take_along_axis(exact, rows, axis=1), atol=1e-5)
 
@@ -95,8 +94,7 @@ def test_codes_have_the_papers_bytes_and_five_in_a_hundred_more() -> None:
     rows = Rows(np.arange(count) * 2)  # ids with gaps, as a gallery has them
     pq8 = Pq8Codec(1024, words, np.zeros((count, 128), np.uint8))
     assert (pq8.memory_bytes - words.nbytes + rows.memory_bytes) / count <= 1.05 * 128
-    rotation = Rotation(np.eye(1024, dtype=np.int16) * 4096)
-    pq1 = Pq1Codec(rotation, np.zeros((1024, 256), np.float32), np.zeros((2, 256), np.float32))
+    pq1 = Pq1Codec(np.zeros((1024, 256), np.float32), np.zeros((2, 1024), np.float32))
     tables = pq1.memory_bytes
     pq1.append(np.zeros((500, 1024), np.float32))
     assert (pq1.memory_bytes - tables) / 500 + rows.memory_bytes / count <= 1.05 * 1024
@@ -125,22 +123,6 @@ def test_products_of_projected_rows_and_queries_differ_from_scores_by_a_number_a
     assert weight * level == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=1e-3)
     differences = projection.apply_query(rows[:5]) @ projection.apply(rows).T - rows[:5] @ rows.T
     assert np.allclose(differences, differences[:, :1], atol=2e-3)
-
-
-def test_a_rotation_keeps_products_and_orders_by_energy(gallery: Any, queries: Any) -> None:
-    rotation = Rotation.fit(gallery)
-    turned = rotation.apply(gallery)
-    assert np.allclose(rotation.apply_query(queries) @ turned.T, queries @ gallery.T, atol=1e-5)
-    energies = np.square(turned).mean(axis=0)
-    assert np.all(np.diff(energies) < 1e-4)
-    assert np.array_equal(rotation.apply(gallery[5:6])[0], turned[5])
-
-
-@pytest.mark.parametrize("count", [0, 1, 9])
-def test_a_rotation_fitted_on_a_handful_keeps_products(count: int, gallery: Any) -> None:
-    rotation = Rotation.fit(gallery[:count])
-    products = rotation.apply_query(gallery[:20]) @ rotation.apply(gallery[:20]).T
-    assert np.allclose(products, gallery[:20] @ gallery[:20].T, atol=1e-5)
 
 
 def test_coordinates_are_shared_out_in_groups_of_equal_product() -> None:

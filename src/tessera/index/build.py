@@ -92,7 +92,7 @@ def _open(folder: Path, manifest: dict[str, object]) -> SearchIndex:
     ]
     store = DescriptorStore(dim, segments)
     arrays: Arrays = {
-        key.removeprefix("codec."): read_array(folder, entry, mapped=key.removeprefix("codec.") in CODECS[name].mapped)
+        key.removeprefix("codec."): read_array(folder, entry, mapped=False)
         for key, entry in files.items()
         if key.startswith("codec.")
     }

@@ -28,7 +28,6 @@ class Codec(abc.ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool]  # the scores are inner products with the stored descriptors, not estimates
-    mapped: ClassVar[frozenset[str]] = frozenset()  # arrays of the state that `restore` is given as mapped files
     lossless: ClassVar[bool] = False  # there are no codes, so no error of theirs
 
     @classmethod

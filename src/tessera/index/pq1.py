@@ -1,11 +1,10 @@
-"""`pq1`: 256 k-means words in each dimension, a byte a dimension, as the paper has it, after a rotation.
+"""`pq1`: 256 k-means words in each dimension, a byte a dimension, as the paper has it.
 
 Looking every byte up in its table costs several times a flat search: the tables make a megabyte, which no near cache
-holds. Two things spare most of it. The rotation puts the dimensions in the order of their energy, so that the leading
-ones (the head) nearly decide a score. And the words of a dimension are sorted, so that a code's word is nearly an
-affine function of the code, which is what SIMD is good at. So every row is scored by the affine words of its head, and
-those that can be among the best are scored again by all of their words. The margin is taken from the differences seen,
-and a search goes deeper until no row outside it can come in.
+holds. Here the words of a dimension are sorted, so that a code's word is nearly an affine function of the code (two
+numbers a dimension), and that function is what SIMD is good at. So every row is scored by the affine words first, and
+those that can be among the best are scored again by the words themselves. The margin is taken from the differences
+seen, and a search goes deeper until no row outside it can come in.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
-from tessera.index.projection import Rotation
 from tessera.index.rows import Keep
 from tessera.index.sampling import training_rows
 from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
@@ -32,50 +30,39 @@ _ITERATIONS = 30
 _LEAST_DEPTH = 1024
 _STEP_ROWS = 128
 _MARGIN = 4.0  # standard deviations of the affine score around the score by the words
-_TAIL_SHARE = 0.01  # of the variance of scores, what the dimensions beyond the head may have
-_HEAD_STEP = 32
 
 
 class Pq1Codec(Codec):
-    """Codes of the head in a FAISS scalar-quantiser index (its kernel is affine), the other codes beside it."""
+    """Codes in a FAISS scalar-quantiser index (its kernel is affine), and the words beside it."""
 
     name = "pq1"
     exact = False
-    mapped = frozenset({"tail"})
 
-    def __init__(self, rotation: Rotation, words: Float32s, affine: Float32s) -> None:
-        """words: D 256, ascending in each row. affine: 2 H, the word of code 0 and the step from 0 to 255, fitted."""
-        self._rotation = rotation
+    def __init__(self, words: Float32s, affine: Float32s) -> None:
+        """words: D 256, ascending in each row. affine: 2 D, the word of code 0 and the step from 0 to 255, fitted."""
         self._words = words
         self._affine = affine
-        self._head = affine.shape[1]
         self._middles = (words[:, 1:] + words[:, :-1]) / 2
-        self._index = faiss.IndexScalarQuantizer(self._head, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+        self._index = faiss.IndexScalarQuantizer(len(words), faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
         # FAISS reads a code as first + (code + 1/2) / 255 * range.
         first, scale = affine
         trained = np.concatenate([first - scale * np.float32(0.5 / 255), scale]).astype(np.float32)
         faiss.copy_array_to_vector(trained, self._index.sq.trained)
         self._index.is_trained = True
-        self._tails: Bytes = np.empty((0, len(words) - self._head), np.uint8)
 
     @classmethod
     def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> Pq1Codec:
         sample = store.take(training_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
-        rotation = Rotation.fit(sample)
-        turned = rotation.apply(sample)
-        words, affine = train_words(turned)
-        codec = cls(rotation, words, np.ascontiguousarray(affine[:, : _head_of(turned)]))
-        codec._tails = np.empty((len(store), store.dim - codec._head), np.uint8)
-        for start, block in store.blocks():
-            codes = codec.encode(block)
-            codec._index.add_sa_codes(np.ascontiguousarray(codes[:, : codec._head]))
-            codec._tails[start : start + len(block)] = codes[:, codec._head :]
+        words, affine = train_words(sample)
+        codec = cls(words, affine)
+        for _, block in store.blocks():
+            codec.append(block)
         return codec
 
     def encode(self, descriptors: Float32s) -> Bytes:
-        """The nearest word of each value after rotation: N D."""
+        """The nearest word of each value: N D."""
         codes = np.empty(descriptors.shape, dtype=np.uint8)
-        columns = np.ascontiguousarray(self._rotation.apply(descriptors).T)
+        columns = np.ascontiguousarray(descriptors.T)
 
         def code(d: int) -> None:
             codes[:, d] = np.searchsorted(self._middles[d], columns[d], side="left")
@@ -84,22 +71,17 @@ class Pq1Codec(Codec):
         return codes
 
     def append(self, descriptors: Float32s) -> None:
-        codes = self.encode(descriptors)
-        self._index.add_sa_codes(np.ascontiguousarray(codes[:, : self._head]))
-        self._tails = np.concatenate([self._tails, codes[:, self._head :]])
+        self._index.add_sa_codes(self.encode(descriptors))
 
-    def _heads(self) -> Bytes:
-        size = self._index.ntotal * self._head
+    def _codes(self) -> Bytes:
+        size = self._index.ntotal * len(self._words)
         if size == 0:
-            return np.empty((0, self._head), np.uint8)
+            return np.empty((0, len(self._words)), np.uint8)
         flat: Bytes = faiss.rev_swig_ptr(self._index.codes.data(), size)
-        return flat.reshape(self._index.ntotal, self._head)
-
-    def _codes(self, rows: Int64s) -> Bytes:
-        return np.concatenate([self._heads()[rows], self._tails[rows]], axis=1)
+        return flat.reshape(self._index.ntotal, len(self._words))
 
     def decode(self, codes: Bytes) -> Float32s:
-        """The words of codes N D, rotated as they are."""
+        """The words of codes N D."""
         places = codes.astype(np.int32)
         places += np.arange(0, WORDS * len(self._words), WORDS, dtype=np.int32)
         return np.take(self._words.reshape(-1), places)
@@ -109,11 +91,10 @@ class Pq1Codec(Codec):
         wanted = min(k, possible)
         scores = np.full((len(queries), wanted), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), wanted), -1, dtype=np.int64)
-        turned = self._rotation.apply_query(queries)
         waiting = np.arange(len(queries))
         depth = min(max(8 * k, _LEAST_DEPTH), possible)
         while len(waiting):
-            rough, found = self._scan(np.ascontiguousarray(turned[waiting, : self._head]), depth, keep)
+            rough, found = self._scan(queries[waiting], depth, keep)
             settled = np.ones(len(waiting), dtype=bool)
 
             def settle(
@@ -124,7 +105,7 @@ class Pq1Codec(Codec):
                 settled: Any = settled,
             ) -> None:
                 q = waiting[i]
-                scores[q], rows[q], settled[i] = self._settle(turned[q], rough[i], found[i], wanted)
+                scores[q], rows[q], settled[i] = self._settle(queries[q], rough[i], found[i], wanted)
 
             for_each(settle, len(waiting))
             waiting = waiting[~settled] if depth < possible else waiting[:0]
@@ -138,11 +119,11 @@ class Pq1Codec(Codec):
         """
         order = np.argsort(-rough, kind="stable")
         rough, found = rough[order], found[order]
-        by_words = np.empty(len(found), dtype=np.float32)
+        codes, by_words = self._codes(), np.empty(len(found), dtype=np.float32)
         done, sure = 0, False
         while done < len(found) and not sure:
             end = min(max(done + _STEP_ROWS, k), len(found))
-            by_words[done:end] = self.decode(self._codes(found[done:end])) @ query
+            by_words[done:end] = self.decode(codes[found[done:end]]) @ query
             done = end
             differences = by_words[:done] - rough[:done]
             reach = rough[done - 1] + differences.mean() + _MARGIN * differences.std()
@@ -161,51 +142,35 @@ class Pq1Codec(Codec):
         return scores, rows
 
     def _blocks(self) -> Iterator[tuple[int, Float32s]]:
-        codes = self._heads()
+        codes = self._codes()
         for i in range(0, len(codes), BLOCK_ROWS):
             yield i, codes[i : i + BLOCK_ROWS].astype(np.float32)
 
     def select(self, rows: Int64s) -> None:
-        kept = self._heads()[rows]
+        kept = self._codes()[rows]
         self._index.reset()
         self._index.add_sa_codes(kept)
-        self._tails = self._tails[rows]
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        arrays: Arrays = {"matrix": self._rotation.matrix, "words": self._words, "affine": self._affine}
-        return {}, arrays | {"head": self._heads(), "tail": self._tails}
+        return {}, {"words": self._words, "affine": self._affine, "codes": self._codes()}
 
     @classmethod
     def restore(cls, values: dict[str, Any], arrays: Arrays, store: DescriptorStore) -> Pq1Codec:
-        codec = cls(Rotation(arrays["matrix"]), arrays["words"], arrays["affine"])
-        codec._index.add_sa_codes(arrays["head"])
-        codec._tails = arrays["tail"]
+        codec = cls(arrays["words"], arrays["affine"])
+        codec._index.add_sa_codes(arrays["codes"])
         return codec
 
     def settings(self) -> dict[str, Any]:
-        return {"code_bytes": len(self._words), "head": self._head, "words": WORDS}
+        return {"code_bytes": len(self._words), "words": WORDS}
 
     def error(self, descriptors: Float32s) -> float:
-        if len(descriptors) == 0:
-            return 0.0
-        turned = self._rotation.apply(descriptors)
-        missed = self.decode(self.encode(descriptors)) - turned
-        return float(np.square(missed).sum() / max(np.square(turned).sum(), 1e-12))
+        return float(
+            np.square(self.decode(self.encode(descriptors)) - descriptors).sum() / np.square(descriptors).sum()
+        )
 
     @property
     def memory_bytes(self) -> int:
-        tables = 2 * self._words.nbytes + self._affine.nbytes + self._rotation.memory_bytes
-        return int(self._index.ntotal * len(self._words) + tables)
-
-
-def _head_of(turned: Float32s) -> int:
-    """How many leading dimensions leave but a hundredth of the scores' variance to the others."""
-    if len(turned) == 0:
-        return int(turned.shape[1])
-    share = turned.var(axis=0, dtype=np.float64) * np.square(turned).mean(axis=0, dtype=np.float64)
-    beyond = 1 - np.cumsum(share) / max(float(share.sum()), 1e-30)
-    enough = int(np.argmax(beyond <= _TAIL_SHARE)) + 1
-    return min(-(-enough // _HEAD_STEP) * _HEAD_STEP, int(turned.shape[1]))
+        return int(self._index.ntotal * len(self._words) + 2 * self._words.nbytes + self._affine.nbytes)
 
 
 def first_words(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -7,20 +7,15 @@ precision holds exactly: then no order of summation can change anything.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import faiss
 import numpy as np
 import numpy.typing as npt
 
 from tessera.index.codec import Float32s, Int64s, use_threads
-from tessera.index.sampling import thinned
 
 # |x| <= 1 and |row| <= 1, so by Cauchy-Schwarz no partial sum passes 2^(11 + 12), rounding included.
 _STEPS = np.float32(2**11)
 _MATRIX_STEPS = np.float32(2**12)
-_FINE_STEPS = np.float32(2**18)
-_AXES_ROWS = 8192
 
 
 def principal_axes(sample: Float32s, count: int) -> Float32s:
@@ -109,49 +104,3 @@ class Projection:
     @property
     def memory_bytes(self) -> int:
         return self.matrix.nbytes + self._transposed.nbytes + 2 * self.offset.nbytes
-
-
-class Rotation:
-    """A turn to the principal axes, mean and all: the same number of dimensions, in the order of their energy.
-
-    Rows are turned exactly, as by `Projection`, but finer: in two parts, steps of 2^-11 and what is left of them in
-    steps of 2^-18. Queries are turned by the inverse of the rounded matrix, so that products stay what they were.
-    """
-
-    def __init__(self, matrix: npt.NDArray[np.int16]) -> None:
-        """matrix: D D, in steps of 2^-12."""
-        self.matrix = matrix
-        self._transposed = np.ascontiguousarray(matrix.T, dtype=np.float32)
-
-    @classmethod
-    def fit(cls, sample: Float32s) -> Rotation:
-        dim = sample.shape[1]
-        if len(sample) == 0:
-            sample = np.zeros((1, dim), np.float32)
-        # With every row's opposite beside it the mean is zero, and the axes are those of the energy, not the variance.
-        some = thinned(sample, _AXES_ROWS)
-        axes = principal_axes(np.concatenate([some, -some]), dim)
-        if not np.allclose(axes @ axes.T, np.eye(dim), atol=1e-3):
-            axes = np.eye(dim, dtype=np.float32)  # too few rows to have axes
-        return cls(np.rint(axes * _MATRIX_STEPS).astype(np.int16))
-
-    @cached_property
-    def _inverse(self) -> Float32s:
-        return np.linalg.inv(self.matrix.astype(np.float64) / _MATRIX_STEPS).astype(np.float32)
-
-    def apply(self, descriptors: Float32s) -> Float32s:
-        """Rows to code: N D to N D."""
-        coarse = np.rint(descriptors * _STEPS)
-        fine = np.rint((descriptors - coarse / _STEPS) * _FINE_STEPS)
-        turned: Float32s = (fine @ self._transposed) / (_FINE_STEPS * _MATRIX_STEPS)
-        turned += (coarse @ self._transposed) / (_STEPS * _MATRIX_STEPS)
-        return turned
-
-    def apply_query(self, queries: Float32s) -> Float32s:
-        """Queries Q D to Q D, so that their products with turned rows are those with the rows."""
-        turned: Float32s = queries @ self._inverse
-        return turned
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.matrix.nbytes + 2 * self._transposed.nbytes
