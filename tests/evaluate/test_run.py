@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +84,43 @@ def test_an_interrupted_run_goes_on_where_it_stopped(oxford: Path, tmp_path: Pat
     result = run_benchmark(benchmark, rest, "colour", config(tmp_path)).result
     assert len(rest.seen) == 6
     assert result.protocols["medium"].map == 1.0
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from oxford_in_small import ColourExtractor
+from tessera.data.revisited import load_revisited
+from tessera.evaluate.run import RunConfig, run_benchmark
+
+class Killed(ColourExtractor):
+    def extract(self, sources, **options):
+        for number, found in enumerate(super().extract(sources, **options)):
+            if number == 100:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield found
+
+oxford, distractors, cache = map(Path, sys.argv[1:])
+run_benchmark(
+    load_revisited("roxford5k", oxford).with_distractors(distractors), Killed(), "colour", RunConfig(cache_dir=cache)
+)
+"""
+
+
+def test_a_killed_run_goes_on_from_its_last_commit(oxford: Path, tmp_path: Path) -> None:
+    for number in range(150):
+        paint(
+            tmp_path / "r1m" / f"{number}.png", (40, 210, number), 0.0
+        )  # no two alike: equal content is described once
+    command = [sys.executable, "-c", KILLED, str(oxford), str(tmp_path / "r1m"), str(tmp_path / "cache")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    rest = ColourExtractor()
+    benchmark = load_revisited("roxford5k", oxford).with_distractors(tmp_path / "r1m")
+    result = run_benchmark(benchmark, rest, "colour", config(tmp_path)).result
+    assert result.details["described"] == {"network": len(rest.seen), "cache": 165 - len(rest.seen)}
+    assert 65 <= len(rest.seen) <= 65 + 32  # 100 were described, the last few not yet written
 
 
 def test_a_damaged_cache_is_made_again(oxford: Path, tmp_path: Path) -> None:
