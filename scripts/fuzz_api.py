@@ -38,8 +38,7 @@ def plant(app: FastAPI) -> None:
 
 
 def start(gallery_path: Path, port: int, *, planted: bool) -> uvicorn.Server:
-    # Faults are looked for, not slowness: a busy machine must not be taken for one (504).
-    settings = Settings(gallery_path, port=port, writer_key=KEY, threads=1, max_in_flight=256, timeout_s=600)
+    settings = Settings(gallery_path, port=port, writer_key=KEY, threads=1, max_in_flight=256)
     server = make_server(settings)
     if planted:
         plant(server.config.app)  # type: ignore[arg-type]
