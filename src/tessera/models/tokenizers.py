@@ -52,6 +52,8 @@ class AttentionTokenizer(Tokenizer):
 
     def share_out(self, features: Tensor) -> Tensor:
         """features: B S C. Returns B L S C, what each position gave to each token; over S they sum to the tokens."""
+        tokens: Tensor
+        claims: Tensor
         tokens, claims = self(features)
         powers = features if self.power == 1 else features.clamp_min(GEM_EPS).pow(self.power)
         given = claims[..., None] * powers[:, None]
