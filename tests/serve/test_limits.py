@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import struct
 import threading
@@ -117,7 +118,8 @@ def test_bodies_that_are_too_large(running, served_gallery, check_problem):
     with running(settings) as address, httpx.Client(base_url=address, timeout=120) as client:
         check_problem(client.post("/api/search", files={"file": ("a.jpg", b"x" * 200_000)}), 413)
         check_problem(client.post("/api/search", files={"file": ("a.jpg", b"x" * 20_001)}), 413)
-        pieces = (b"x" * 10_000 for _ in range(50))
+        head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'
+        pieces = itertools.chain([head], itertools.repeat(b"x" * 10_000, 50))  # of unknown length, read as it comes
         form = {"content-type": "multipart/form-data; boundary=b"}
         check_problem(client.post("/api/search", content=pieces, headers=form), 413)
 
