@@ -61,7 +61,7 @@ def test_every_kind_of_network_is_timed_beside_its_backbone() -> None:
     pytest.importorskip("torch")
     report = measure_networks(side=64, repeats=1, names=["token-lite", "how-r18"])
     first, second = report["rows"]
-    assert (first["name"], first["scales"], first["backbone"]) == ("token-lite", 3, "efficientnet-lite0")
+    assert (first["name"], first["scales"], first["backbone"]) == ("token-lite", 3, "efficientnet-lite0-levels")
     assert (second["name"], second["scales"], second["memory_gib_1m"]) == ("how-r18", 7, None)
     assert first["memory_gib_1m"] == pytest.approx(1024 * 4e6 / 2**30, abs=0.01)
     for row in report["rows"]:

@@ -42,6 +42,8 @@ def test_an_address_may_follow_ray_or_not(
         return IndexReport(added=1)
 
     monkeypatch.setattr(Gallery, "index", index)
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
     answer = CliRunner().invoke(app, ["index", *words, "-g", str(tmp_path / "g.tessera")])
     assert answer.exit_code == 0, answer.output
     assert (seen["sources"], seen["ray"]) == (sources, ray)
