@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 
 from tessera.errors import MissingExtraError, UsageError
 from tessera.gallery.gallery import Gallery
+from tessera.local.rerank import open_reranker
 from tessera.local.store import FeatureStore
 
 _SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
@@ -115,6 +117,25 @@ def test_a_descriptor_has_no_local_features(gallery):
         gallery.search(np.ones(16, np.float32), rerank="sp")
     with pytest.raises(UsageError, match="lightglue"):
         gallery.search(np.ones(16, np.float32), rerank="spp")
+
+
+def test_no_one_waits_longer_than_asked_for_a_reranker_to_open(gallery, pictures, monkeypatch):
+    """Opening may import torch: a request with a time limit is answered without it, and the next ones find it open."""
+    gate, opened = threading.Event(), []
+
+    def open_slowly(*args, **options):
+        gate.wait(60)
+        opened.append(args)
+        return open_reranker(*args, **options)
+
+    monkeypatch.setattr("tessera.gallery.local.open_reranker", open_slowly)
+    plain = [hit.id for hit in gallery.search(pictures[1], 6)]
+    result = gallery.search(pictures[1], 6, rerank="sp", patience_s=0)
+    assert [hit.id for hit in result] == plain
+    assert any("still being opened" in note for note in result.notes)
+    gate.set()
+    assert gallery.search(pictures[1], 3, rerank="sp")[0].inliers >= 10
+    assert len(opened) == 1
 
 
 def test_a_missing_package_is_named(gallery, pictures, monkeypatch):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class LocalShelf:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.RLock()
-        self._opened: dict[tuple[str, str], Reranker] = {}
+        self._opened: dict[tuple[str, str], Future[Reranker]] = {}
         self._features: FeatureStore | None = None
         self._made: dict[tuple[str, str], LocalFeatures] = {}
 
@@ -86,7 +87,9 @@ class LocalShelf:
         patience_s: compare no further hit after so many seconds; those that were not compared have no inliers.
         """
         deadline = None if patience_s is None else time.monotonic() + patience_s
-        reranker = self._reranker(kind)
+        reranker = self._reranker(kind, patience_s)
+        if reranker is None:
+            return list(hits), [f"{kind}: it is still being opened, so the global scores decide. Ask again."]
         asked = self._query_features(query, box, reranker)
         if not len(asked):
             return list(hits), [f"{kind}: no local features were found in the query, so the global scores decide."]
@@ -155,16 +158,31 @@ class LocalShelf:
             picture = Image.fromarray(query)
         return as_stored(reranker.extractor.extract(load_photo(picture, size=SIZE, box=box)))
 
-    def _reranker(self, kind: str) -> Reranker:
+    def _reranker(self, kind: str, patience_s: float | None) -> Reranker | None:
+        """Opened once, beside the request that first asks for it; none where its patience ends before."""
         with self._store.catalog.read() as snapshot:
             name = str(snapshot.setting("local") or DEFAULT_EXTRACTOR)
         model = self._store.describer.model
         key = (kind, name if kind == "sp" else model)
-        with self._lock:
-            if key not in self._opened:
+
+        def open_it(opening: Future[Reranker]) -> None:
+            try:
                 extractor = self._extractor(name) if kind == "sp" else None
-                self._opened[key] = open_reranker(kind, extractor=extractor, model=model)
-            return self._opened[key]
+                opening.set_result(open_reranker(kind, extractor=extractor, model=model))
+            except BaseException as error:
+                with self._lock:
+                    self._opened.pop(key, None)  # the next request may find what was missing
+                opening.set_exception(error)
+
+        with self._lock:
+            opening = self._opened.get(key)
+            if opening is None:
+                opening = self._opened[key] = Future()
+                threading.Thread(target=open_it, args=(opening,), daemon=True).start()
+        try:
+            return opening.result(patience_s)
+        except TimeoutError:
+            return None
 
     def _extractor(self, name: str) -> LocalExtractor:
         if name == "dsm":
