@@ -174,7 +174,11 @@ gallery = Gallery(sys.argv[2], model=sys.argv[1])
 started = time.perf_counter()
 report = gallery.index(sys.argv[3])
 seconds = time.perf_counter() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+try:  # on Linux `ru_maxrss` begins with the parent's
+    status = open("/proc/self/status").read()
+    peak = int(status.split("VmHWM:")[1].split()[0]) / 1e3
+except OSError:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 print(json.dumps({"peak_mb": peak, "seconds": seconds, "images": report.images}))
 """
 
