@@ -13,7 +13,7 @@ Array = NDArray[np.float32]
 GRID = 96  # cells on the longer side of a merged map: finer than any network's own map at the usual sizes
 BOX_SHARE = 0.5  # a region is where the map exceeds this share of the way from its mean to its peak
 
-EVIDENCE_SHARE = 0.1  # the same for maps of what was found (chosen by scripts/measure_boxes.py)
+EVIDENCE_SHARE = 0.05  # the same for maps of what was found (chosen by scripts/measure_boxes.py)
 
 
 def resize_map(values: Array, height: int, width: int) -> Array:
