@@ -20,6 +20,7 @@ from tessera.data.images import load_benchmark
 from tessera.errors import ConfigError, DataError, ImageError
 from tessera.evaluate.cache import HashCache, cache_key
 from tessera.evaluate.refinement import rerank_heads
+from tessera.evaluate.run import Ranker
 from tessera.extract.runtime import default_threads
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.inverted_file import InvertedFile
@@ -40,11 +41,21 @@ class BenchmarkFeatures:
         self._hashes = HashCache(cache_dir)
         self._key = fingerprint(extractor.fingerprint, size)
         self._memory: dict[str, LocalFeatures] = {}
+        self.featureless: set[tuple[Path, Box | None]] = set()  # those asked for in which nothing was found
 
     def get(self, path: Path, box: Box | None = None) -> LocalFeatures:
         key = cache_key(self._hashes.hash_files([path])[0], box)
-        if key in self._memory:
-            return self._memory[key]
+        features = self._memory.get(key)
+        if features is None:
+            features = self._read(key, path, box)
+            while len(self._memory) >= _KEPT:
+                self._memory.pop(next(iter(self._memory)))
+            self._memory[key] = features
+        if not len(features):
+            self.featureless.add((path, box))
+        return features
+
+    def _read(self, key: str, path: Path, box: Box | None) -> LocalFeatures:
         features = self._store.get_many(self._key, [key]).get(key)
         if features is None:
             try:
@@ -53,31 +64,38 @@ class BenchmarkFeatures:
                 raise DataError(f"{path} cannot be read: {error}") from error
             features = self.extractor.extract(image)
             self._store.put(self._key, key, features)
-        while len(self._memory) >= _KEPT:
-            self._memory.pop(next(iter(self._memory)))
-        self._memory[key] = features
         return features
 
     def flush(self) -> None:
         self._store.flush()
 
 
-def rerank_locally(
-    rankings: Iterator[IntArray],
-    reranker: Reranker,
-    features: BenchmarkFeatures,
-    benchmark: Benchmark,
-    boxes: Sequence[Box | None],
-) -> Iterator[IntArray]:
-    """Rankings whose best are in the order of their inliers; equal ones keep that of the global scores."""
+class LocalReranking:
+    """Puts the best of rankings in the order of their inliers; equal counts keep the order they had."""
 
-    def rescore(query: int, ids: IntArray) -> npt.NDArray[np.floating]:
-        asked = features.get(benchmark.queries[query], boxes[query])
-        candidates = [features.get(benchmark.gallery[i]) for i in ids]
-        return reranker.count_inliers(asked, candidates, threads=default_threads()).astype(np.float64)
+    def __init__(self, reranker: Reranker, cache_dir: Path) -> None:
+        self._reranker = reranker
+        self._features = BenchmarkFeatures(reranker.extractor, cache_dir, reranker.size)
 
-    yield from rerank_heads(rankings, rescore)
-    features.flush()
+    def rerank(
+        self, rankings: Iterator[IntArray], benchmark: Benchmark, boxes: Sequence[Box | None]
+    ) -> Iterator[IntArray]:
+        def rescore(query: int, ids: IntArray) -> npt.NDArray[np.floating]:
+            asked = self._features.get(benchmark.queries[query], boxes[query])
+            candidates = [self._features.get(benchmark.gallery[i]) for i in ids]
+            return self._reranker.count_inliers(asked, candidates, threads=default_threads()).astype(np.float64)
+
+        yield from rerank_heads(rankings, rescore)
+        self._features.flush()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return say_featureless(len(self._features.featureless), "re-ranking left them where they were")
+
+
+def say_featureless(count: int, consequence: str) -> tuple[str, ...]:
+    """The note on pictures without local features; none where each has some."""
+    return (f"{count} pictures have no local features: {consequence}.",) if count else ()
 
 
 class InvertedFileSystem:
@@ -101,11 +119,12 @@ class InvertedFileSystem:
 
     def rank(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> Iterator[IntArray]:
         self._fill(benchmark)
+        # What has no feature cannot be compared: it comes last, and `notes` says so.
         empty = np.setdiff1d(np.arange(len(benchmark.gallery)), self.index.search_ids())
         for query, path in enumerate(benchmark.queries):
             features = self._features.get(path, boxes[query])
             ids, scores = self.index.search(features.descriptors)
-            ranking = np.concatenate([ids, empty]).astype(np.int64)  # images without any feature come last
+            ranking = np.concatenate([ids, empty]).astype(np.int64)
             if self.reranker is not None:
                 head = ranking[: self.system.config.depth]
                 candidates = [self._features.get(benchmark.gallery[i]) for i in head]
@@ -149,6 +168,11 @@ class InvertedFileSystem:
     def bytes_an_image(self) -> float:
         return self.index.num_bytes / max(len(self.index), 1)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        consequence = "images come last in every ranking, and queries find nothing but chance"
+        return say_featureless(len(self._features.featureless), consequence)
+
 
 def open_regions(system: System) -> Callable[[Path], Sequence[Region]]:
     """Regions of a picture: from a file of boxes, or where the tokens of a global model look."""
@@ -186,10 +210,22 @@ class DescribingSystem:
         self.system = system
         self._describe, self.dim = open_aggregator(system)
         self._features = BenchmarkFeatures(system.extractor, cache_dir, system.config.size)
+        self.notes: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         return self.system.fingerprint
+
+    def watch(self, ranker: Ranker) -> Ranker:
+        """The same ranker, which also counts the descriptors of zeros that stand for no features."""
+
+        def rank(benchmark: Benchmark, gallery: Any, queries: Any) -> Iterator[IntArray]:
+            apart = queries[benchmark.own_ids < 0]  # the others are pictures of the gallery
+            nothing = sum(int((~rows.any(axis=1)).sum()) for rows in (gallery, apart))
+            self.notes = say_featureless(nothing, "their descriptors are zeros, which resemble nothing")
+            return ranker(benchmark, gallery, queries)
+
+        return rank
 
     def extract(
         self, sources: Iterable[Any], *, boxes: Iterable[Box | None] | None = None, loader: str = "benchmark"

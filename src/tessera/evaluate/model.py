@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tessera.data.benchmark import Benchmark
 from tessera.errors import UsageError
@@ -13,6 +13,9 @@ from tessera.evaluate.cache import default_cache_dir
 from tessera.evaluate.ranking import EXACT, rank_by_index, rank_exactly
 from tessera.evaluate.refinement import LOCAL, Refinement, rank_refined
 from tessera.evaluate.run import IntArray, Progress, Ranker, Run, RunConfig, run_benchmark, run_system
+
+if TYPE_CHECKING:
+    from tessera.evaluate.local import LocalReranking
 
 
 def evaluate_model(
@@ -57,13 +60,15 @@ def evaluate_model(
     if rerank in LOCAL:
         details["rerank"] = rerank
     config = RunConfig(query=query, codec=codec, cache_dir=cache_dir, details=details)
-    reranker = None
+    reranking = None
     if rerank in LOCAL:
+        from tessera.evaluate.local import LocalReranking
         from tessera.local.rerank import open_reranker
 
-        reranker = open_reranker(str(rerank), extractor=local, model=model)
-    ranker = _choose_ranker(refinement, config, reranker)
-    return run_benchmark(benchmark, extractor, extractor.bundle.card.name, config, ranker=ranker, progress=progress)
+        reranking = LocalReranking(open_reranker(str(rerank), extractor=local, model=model), cache_dir)
+    ranker = _choose_ranker(refinement, config, reranking)
+    run = run_benchmark(benchmark, extractor, extractor.bundle.card.name, config, ranker=ranker, progress=progress)
+    return _noted(run, reranking)
 
 
 def evaluate_system(
@@ -77,7 +82,7 @@ def evaluate_system(
     progress: Progress | None = None,
 ) -> Run:
     """Run a benchmark with a system of local features. `sp` re-ranks with the system's own."""
-    from tessera.evaluate.local import DescribingSystem, InvertedFileSystem
+    from tessera.evaluate.local import DescribingSystem, InvertedFileSystem, LocalReranking
     from tessera.local.rerank import open_reranker
     from tessera.local.system import System
 
@@ -89,23 +94,22 @@ def evaluate_system(
     details: dict[str, Any] = {"size": system.config.size, "system": system.config.kind, "rerank": kind}
     config = RunConfig(query=query, codec=codec, cache_dir=cache_dir, details=details)
     if system.config.kind in ("vlad", "tokens"):
-        ranker = _choose_ranker(Refinement(), config, reranker)
-        return run_benchmark(
-            benchmark, DescribingSystem(system, cache_dir), system.name, config, ranker=ranker, progress=progress
-        )
+        describer = DescribingSystem(system, cache_dir)
+        reranking = None if reranker is None else LocalReranking(reranker, cache_dir)
+        ranker = describer.watch(_choose_ranker(Refinement(), config, reranking))
+        run = run_benchmark(benchmark, describer, system.name, config, ranker=ranker, progress=progress)
+        return _noted(run, describer, reranking)
     tell = progress or (lambda *_: None)
     ranking = InvertedFileSystem(
         system, cache_dir, reranker=reranker, advance=lambda done, total: tell("extracting features", done, total)
     )
     run = run_system(benchmark, ranking, config, progress=progress)
     measured = {**run.result.details, "bytes_an_image": round(ranking.bytes_an_image)}
-    return replace(run, result=replace(run.result, details=measured))
+    return _noted(replace(run, result=replace(run.result, details=measured)), ranking)
 
 
-def _choose_ranker(refinement: Refinement, config: RunConfig, reranker: Any) -> Ranker | None:
+def _choose_ranker(refinement: Refinement, config: RunConfig, reranking: LocalReranking | None) -> Ranker:
     """How descriptors become rankings: plainly, after expansion or global re-ranking, and then by local features."""
-    if refinement.is_plain and reranker is None:
-        return None
 
     def rank(benchmark: Benchmark, gallery: Any, queries: Any) -> Iterator[IntArray]:
         if not refinement.is_plain:
@@ -114,12 +118,15 @@ def _choose_ranker(refinement: Refinement, config: RunConfig, reranker: Any) -> 
             rankings = rank_exactly(gallery, queries)
         else:
             rankings = rank_by_index(config.codec, gallery, queries, seed=config.seed)
-        if reranker is None:
+        if reranking is None:
             return rankings
-        from tessera.evaluate.local import BenchmarkFeatures, rerank_locally
-
         boxes = benchmark.boxes if config.query == "box" else (None,) * len(benchmark.queries)
-        features = BenchmarkFeatures(reranker.extractor, config.cache_dir, reranker.size)
-        return rerank_locally(rankings, reranker, features, benchmark, boxes)
+        return reranking.rerank(rankings, benchmark, boxes)
 
     return rank
+
+
+def _noted(run: Run, *parts: Any) -> Run:
+    """The run with what its parts have to say of it; a part may be None."""
+    said = tuple(note for part in parts if part is not None for note in part.notes)
+    return replace(run, result=replace(run.result, notes=(*run.result.notes, *said)))
