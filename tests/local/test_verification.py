@@ -92,6 +92,28 @@ def test_points_on_one_spot_are_no_agreement():
     assert verify(make(values), make(values)).transformation is None
 
 
+def test_a_homography_that_flattens_the_picture_is_no_agreement():
+    """Strange matches that all end on one short line: a homography sends them there, no camera does."""
+    random = np.random.default_rng(3)
+    values = random.normal(size=(40, 32))
+    points = random.uniform(0, 300, (40, 2)).astype(np.float32)
+    flattened = np.column_stack([150 + points[:, 0], 100 + 0.02 * points[:, 1]]).astype(np.float32)
+    assert verify(make(values, points), make(values, flattened)).num_inliers == 0
+    narrowed = np.column_stack([points[:, 0], 100 + 0.4 * points[:, 1]]).astype(np.float32)
+    assert verify(make(values, points), make(values, narrowed)).num_inliers >= 35
+
+
+def test_a_place_that_is_found_several_times_counts_once():
+    """A detector gives one corner in two orientations: two descriptors, one piece of evidence."""
+    random = np.random.default_rng(4)
+    places = 20 * np.stack(np.meshgrid(np.arange(1, 4), np.arange(1, 3)), axis=-1).reshape(-1, 2).astype(np.float32)
+    twice = np.repeat(places, 2, axis=0)
+    values = random.normal(size=(len(twice), 32))
+    found = verify(make(values, twice), make(values, 1.1 * twice + 5))
+    assert len(found.matches) == 12
+    assert found.num_inliers == 6
+
+
 def test_order_is_inliers_then_score_then_place():
     assert order_candidates([0, 12, 0, 12, 30], [0.9, 0.1, 0.95, 0.5, 0.0]).tolist() == [4, 3, 1, 2, 0]
     assert order_candidates([0, 0, 0], [0.5, 0.5, 0.5]).tolist() == [0, 1, 2]

@@ -19,7 +19,7 @@ from tessera.config import fingerprint
 from tessera.data.images import Pixels
 from tessera.errors import MissingExtraError, ModelError
 from tessera.local.features import LocalFeatures
-from tessera.local.verification import Pairs, Verification
+from tessera.local.verification import Pairs, Verification, keep_one_each
 from tessera.models.bundle import Bundle
 
 Array = npt.NDArray[np.float32]
@@ -175,7 +175,7 @@ def verify_channels(first: LocalFeatures, second: LocalFeatures, config: DsmConf
         area = abs(np.linalg.det(solution[:2]))
         if rank == 3 and refined.sum() >= inliers.sum() and 1 / config.max_zoom**2 < area < config.max_zoom**2:
             inliers, transformation = refined, np.vstack([solution.T, [0, 0, 1]])
-    kept = _one_each(matches, inliers)
+    kept = keep_one_each(matches[:, 0], matches[:, 1], inliers)
     if kept.sum() < _beyond_chance(len(matches), cell, second.image_size, config.significance):
         return nothing
     return Verification(matches, kept, transformation)
@@ -199,13 +199,3 @@ def _hypotheses(
     believable = ((zooms > 1 / config.max_zoom) & (zooms < config.max_zoom)).all(axis=1)
     zooms, first = zooms[believable][: config.hypotheses], draws[believable, 0][: config.hypotheses]
     return zooms, target[first] - source[first] * zooms
-
-
-def _one_each(matches: Pairs, inliers: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Let each feature count once: repeated maxima of a channel must not vote twice."""
-    chosen = np.flatnonzero(inliers)
-    for side in (0, 1):
-        chosen = chosen[np.unique(matches[chosen, side], return_index=True)[1]]
-    kept = np.zeros(len(matches), bool)
-    kept[chosen] = True
-    return kept

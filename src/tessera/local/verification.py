@@ -21,7 +21,11 @@ LEAST_MATCHES = 4
 
 @dataclass(frozen=True)
 class VerificationConfig:
-    """Defaults found on planar pairs with known homographies and on landmark photos."""
+    """Defaults found on planar pairs with known homographies and on landmark photos.
+
+    max_zoom, max_stretch: how far a homography may enlarge, and stretch one direction against the other, at an inlier.
+    A homography bent far enough brings strange matches together in a spot or on a line.
+    """
 
     matches: Literal["mutual", "ratio"] = "mutual"
     ratio: float = 0.85
@@ -30,7 +34,9 @@ class VerificationConfig:
     threshold_px: float = 4.0
     confidence: float = 0.999
     max_iterations: int = 2000
-    min_inliers: int = 10
+    min_inliers: int = 8
+    max_zoom: float = 8.0
+    max_stretch: float = 8.0
 
 
 @dataclass(frozen=True)
@@ -106,9 +112,31 @@ def fit_transformation(
     if transformation is None or mask is None or not np.isfinite(transformation).all():
         return nothing
     inliers = mask.ravel().astype(bool)
-    if config.model == "homography" and not _plausible(transformation, source[inliers]):
+    if config.model == "homography":
+        inliers[inliers] = _plausible(transformation, source[inliers], config)
+    cells = (number_cells(points, config.threshold_px / 2) for points in (source, target))
+    inliers = keep_one_each(*cells, inliers)
+    if not inliers.any():
         return nothing
     return Verification(matches, inliers, np.asarray(transformation, dtype=np.float64))
+
+
+def number_cells(points: npt.NDArray[np.float32], side_px: float) -> npt.NDArray[np.int64]:
+    """The same number for points of the same cell of a grid, M: detectors find one place several times."""
+    cells = np.floor(points / side_px).astype(np.int64)
+    return cells[:, 0] * (1 << 32) + cells[:, 1]
+
+
+def keep_one_each(
+    first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], inliers: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Let everything count once on either side: of inliers with one number, in `first` or in `second`, one is kept."""
+    chosen = np.flatnonzero(inliers)
+    for numbers in (first, second):
+        chosen = chosen[np.unique(numbers[chosen], return_index=True)[1]]
+    kept = np.zeros(len(inliers), bool)
+    kept[chosen] = True
+    return kept
 
 
 def _robust_fit(source: Any, target: Any, config: VerificationConfig) -> tuple[Any, Any]:
@@ -131,17 +159,16 @@ def _robust_fit(source: Any, target: Any, config: VerificationConfig) -> tuple[A
     return (None, None) if affinity is None else (np.vstack([affinity, [0, 0, 1]]), mask)
 
 
-def _plausible(homography: Any, points: npt.NDArray[np.float32]) -> bool:
-    """No mirror, no fold, no zoom beyond fifteen times: what cameras do to façades, not what chance does to matches."""
-    if not len(points):
-        return False
+def _plausible(homography: Any, points: npt.NDArray[np.float32], config: VerificationConfig) -> npt.NDArray[np.bool_]:
+    """At which points, M, it does what cameras do to façades: no mirror, no fold, no wild zoom, nothing flattened."""
     homogeneous = np.column_stack([points, np.ones(len(points))])
     depth = homogeneous @ homography[2]
-    if depth.min() * depth.max() <= 0:
-        return False
-    centre = homogeneous.mean(axis=0)
-    mapped = homography @ centre
-    # The Jacobian of the projection at the centre of the inliers: its determinant is the change of area there.
-    jacobian = (homography[:2, :2] - np.outer(mapped[:2] / mapped[2], homography[2, :2])) / mapped[2]
-    area = float(np.linalg.det(jacobian))
-    return 1 / 225 < area < 225
+    if not len(points) or depth.min() * depth.max() <= 0:
+        return np.zeros(len(points), bool)
+    mapped = homogeneous @ homography[:2].T / depth[:, None]
+    # The Jacobian of the projection at each point: its determinant is the change of area there.
+    jacobians = (homography[:2, :2] - mapped[:, :, None] * homography[2, :2]) / depth[:, None, None]  # M 2 2
+    area = np.linalg.det(jacobians)
+    most = config.max_stretch + 1 / config.max_stretch  # for s >= 1 the larger s + 1/s, the larger s
+    stretched = np.square(jacobians).sum(axis=(1, 2)) > most * np.abs(area)
+    return np.asarray((area > config.max_zoom**-2) & (area < config.max_zoom**2) & ~stretched)
