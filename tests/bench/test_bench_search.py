@@ -126,7 +126,7 @@ def test_the_command_answers_in_json() -> None:
 
 
 def test_without_peers_only_our_codecs_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_search, "_run", lambda work, name: {"missing": "not run"})
+    monkeypatch.setattr(bench_search, "_run", lambda work, name, keep: {"missing": "not run"})
     report = measure_search(count=1000, dim=32, queries=4, peers=False)
     assert tuple(report["contenders"]) == CODEC_NAMES
 

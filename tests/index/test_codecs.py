@@ -88,16 +88,17 @@ def test_pq8_scores_are_by_the_distance_to_the_words(gallery: Any, queries: Any)
             assert np.allclose(scores, np.take_along_axis(wanted, rows, axis=1), atol=1e-5)
 
 
-def test_codes_have_the_papers_bytes_and_five_in_a_hundred_more() -> None:
+def test_codes_have_the_papers_bytes_and_five_in_a_hundred_more(make_descriptors: Any) -> None:
     count = 40_000
     words = np.zeros((128, 256, 8), np.float32)
     rows = Rows(np.arange(count) * 2)  # ids with gaps, as a gallery has them
     pq8 = Pq8Codec(1024, words, np.zeros((count, 128), np.uint8))
     assert (pq8.memory_bytes - words.nbytes + rows.memory_bytes) / count <= 1.05 * 128
-    pq1 = Pq1Codec(np.zeros((1024, 256), np.float32), np.zeros((2, 1024), np.float32))
-    tables = pq1.memory_bytes
-    pq1.append(np.zeros((500, 1024), np.float32))
-    assert (pq1.memory_bytes - tables) / 500 + rows.memory_bytes / count <= 1.05 * 1024
+    some = make_descriptors(512, 1024, seed=1)
+    pq1 = Pq1Codec.fit(DescriptorStore.of(some), seed=0, target_recall=0.99)
+    before = pq1.memory_bytes
+    pq1.append(some)
+    assert (pq1.memory_bytes - before) / len(some) + rows.memory_bytes / count <= 1.05 * 1024
 
 
 def test_a_projection_is_exact_whatever_the_order_of_sums(gallery: Any) -> None:

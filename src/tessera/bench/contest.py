@@ -1,7 +1,7 @@
 """One contender of `bench search` in a process of its own: its memory is its own, and its threads are set from outside.
 
-Run by `tessera.bench.search`, once to build on all cores and once to answer on one:
-python -m tessera.bench.contest FOLDER NAME build|answer
+Run by `tessera.bench.search`, first to build, then to answer in batches on all cores and one by one on one:
+python -m tessera.bench.contest FOLDER NAME build|batch|answer
 """
 
 from __future__ import annotations
@@ -41,26 +41,38 @@ def clock(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def saved_path(folder: Path, name: str) -> Path:
+    return folder / f"saved-{name.replace(' ', '-')}"
+
+
 def build(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
-    """Build, save, answer in batches on all cores, add a thousand, delete one."""
+    """Build and save."""
     contender = make_contender(name)
     count = setting["graph_count"] if contender.graph else setting["count"]
     descriptors = np.memmap(folder / "gallery.f16", np.float16, "r", shape=(setting["count"], setting["dim"]))[:count]
-    queries: Float32s = np.load(folder / "queries.npy")
-    saved = folder / "saved"
+    saved = saved_path(folder, name)
     result: dict[str, Any] = {"count": count, "build_s": clock(lambda: contender.build(descriptors))}
     result["save_s"] = clock(lambda: contender.save(saved))
     result["disk_bytes"] = disk_bytes(saved) / count
     result["code_bytes"] = contender.code_bytes(saved) / count
-    result["settings"] = contender.settings()
+    return result | {"settings": contender.settings()}
+
+
+def batch(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
+    """Open what was saved, answer in batches on all cores, add a thousand and one, delete one."""
+    contender = make_contender(name)
+    contender.load(saved_path(folder, name))
     contender.set_threads(setting["threads"])
-    batch = np.resize(queries, (BATCH, setting["dim"]))
-    contender.search(batch[:8], K)
-    result["batch_qps"] = BATCH / min(clock(lambda: contender.search(batch, K)) for _ in range(2))
+    queries: Float32s = np.resize(np.load(folder / "queries.npy"), (BATCH, setting["dim"]))
+    contender.search(queries[:8], K)
+    result: dict[str, Any] = {
+        "batch_qps": BATCH / min(clock(lambda: contender.search(queries, K)) for _ in range(_PASSES))
+    }
     extra: Float32s = np.load(folder / "extra.npy")
     names = np.arange(_ADDED) + setting["count"]
     result["add_1000_ms"] = 1e3 * clock(lambda: contender.add(names, extra[:_ADDED]))
     result["add_one_ms"] = 1e3 * clock(lambda: contender.add(names[-1:] + 1, extra[-1:]))
+    count = setting["graph_count"] if contender.graph else setting["count"]
     start = time.perf_counter()
     deleted = contender.delete(int(count // 2))
     result["delete_one_ms"] = 1e3 * (time.perf_counter() - start) if deleted else None
@@ -76,7 +88,7 @@ def answer(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
 
     faiss.omp_set_num_threads(1)
     before = resident_bytes()
-    result: dict[str, Any] = {"load_s": clock(lambda: contender.load(folder / "saved"))}
+    result: dict[str, Any] = {"load_s": clock(lambda: contender.load(saved_path(folder, name)))}
     contender.set_threads(1)
     result["first_answer_s"] = result["load_s"] + clock(lambda: contender.search(queries[:1], K))
     count = setting["graph_count"] if contender.graph else setting["count"]
@@ -111,7 +123,7 @@ def recall(found: npt.NDArray[np.int64], truth: npt.NDArray[np.int64], k: int) -
 def main() -> None:
     folder, name, phase = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     setting = json.loads((folder / "setting.json").read_text())
-    result = {"build": build, "answer": answer}[phase](folder, name, setting)
+    result = {"build": build, "batch": batch, "answer": answer}[phase](folder, name, setting)
     print(json.dumps(result))
 
 

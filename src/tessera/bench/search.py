@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.bench.contenders import CODEC_NAMES, PEERS, is_missing, make_contender
-from tessera.bench.contest import K
-from tessera.bench.descriptors import Synthesis
+from tessera.bench.contest import K, saved_path
+from tessera.bench.descriptors import Synthesis, load_fit
 from tessera.errors import TesseraError, UsageError, unknown_name
 from tessera.index.scan import scan_blocks
 from tessera.index.store import DescriptorStore, Float16s, Float32s
+from tessera.storage import write_atomically
 
 _EXTRA = 1001
 _NO_NEWS: Callable[[str], None] = lambda _: None  # noqa: E731
@@ -38,31 +40,61 @@ def measure_search(
     graph_count: int = 50_000,
     gallery: Path | None = None,
     folder: Path | None = None,
+    keep: bool = False,
     say: Callable[[str], None] = _NO_NEWS,
 ) -> dict[str, Any]:
     """Make (or take from a gallery) the descriptors, find the exact answers, and let each contender run.
 
     only: names of contenders; all by default, or without peers all of our codecs. graph_count: graphs are built on so
     many at most. folder: where the files go while it runs (count * dim * 2 bytes and each contender's own); a temporary
-    one by default. say: is told each row of the table as soon as it is there.
+    one by default. keep: they stay there, and a later run does not make again what it finds. say: is told each row of
+    the table as soon as it is there.
     """
     names = _check_names(only, peers)
-    with tempfile.TemporaryDirectory(prefix="tessera-bench-", dir=folder) as name:
-        work = Path(name)
-        check_enough_disk(work, count, dim)
-        say("making descriptors")
-        setting = _prepare(work, count=count, dim=dim, queries=queries, seed=seed, gallery=gallery)
-        setting |= {"graph_count": min(graph_count, setting["count"]), "threads": os.cpu_count() or 1}
-        (work / "setting.json").write_text(json.dumps(setting))
-        say("finding the exact answers")
-        _write_truth(work, setting)
+    asked = {"count": count, "dim": dim, "queries": queries, "seed": seed, "graph_count": graph_count}
+    with _working_folder(folder, keep) as work:
+        setting = _prepared(work, asked, gallery, say)
         rows = {}
         for contender in names:
             say(contender)
-            rows[contender] = _run(work, contender)
+            rows[contender] = _run(work, contender, keep=keep)
             say(_row(contender, rows[contender], setting["count"]))
     report = {"machine": platform.processor() or platform.machine(), "load": list(os.getloadavg()), **setting}
     return report | {"k": K, "contenders": rows, "ratios": _ratios(rows)}
+
+
+@contextlib.contextmanager
+def _working_folder(folder: Path | None, keep: bool) -> Iterator[Path]:
+    if keep:
+        if folder is None:
+            raise UsageError("What is kept needs a place: give --folder.")
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="tessera-bench-", dir=folder) as name:
+        yield Path(name)
+
+
+def _prepared(work: Path, asked: dict[str, Any], gallery: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """The descriptors with their exact answers, made unless a run before has left them; what is known of them."""
+    path = work / "setting.json"
+    fitted = None if gallery is not None else load_fit().fingerprint
+    asked = asked | {"gallery": str(gallery) if gallery else None, "fitted": fitted}
+    if path.exists():
+        setting: dict[str, Any] = json.loads(path.read_text())
+        if setting["asked"] != asked:
+            raise UsageError(f"{work} was made with {setting['asked']}, not with {asked}. Give another --folder.")
+        return setting
+    check_enough_disk(work, asked["count"], asked["dim"])
+    say("making descriptors")
+    made = {key: asked[key] for key in ("count", "dim", "queries", "seed")}
+    setting = _prepare(work, **made, gallery=gallery)
+    setting |= {"graph_count": min(asked["graph_count"], setting["count"]), "threads": os.cpu_count() or 1}
+    say("finding the exact answers")
+    _write_truth(work, setting)
+    setting["asked"] = asked
+    path.write_text(json.dumps(setting))
+    return setting
 
 
 def _check_names(only: Sequence[str], peers: bool) -> list[str]:
@@ -122,21 +154,29 @@ def exact_rows(rows: Float16s, queries: Float32s) -> npt.NDArray[np.int64]:
     return np.take_along_axis(found, order, axis=1)
 
 
-def _run(work: Path, name: str) -> dict[str, Any]:
-    """Both phases of one contender; a failure is reported in its place, not raised: the others still count."""
+def _run(work: Path, name: str, *, keep: bool) -> dict[str, Any]:
+    """Every phase of one contender; a failure is reported in its place, not raised: the others still count."""
     if is_missing(make_contender(name)):
         return {"missing": f"{make_contender(name).needs} is not installed (extra 'bench')"}
     result: dict[str, Any] = {}
+    saved = saved_path(work, name)
+    built = saved.with_suffix(".json")  # last, and at once: what it says is there
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    for phase, extra in (("build", {}), ("answer", one)):
+    for phase, extra in (("build", {}), ("batch", {}), ("answer", one)):
+        if phase == "build" and built.exists():
+            result |= json.loads(built.read_text())
+            continue
         command = [sys.executable, "-m", "tessera.bench.contest", str(work), name, phase]
         done = subprocess.run(command, env=os.environ | extra, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             return result | {"failed": f"{phase}: exit {done.returncode}: {last}"}
         result |= json.loads(done.stdout.strip().splitlines()[-1])
-    for path in work.glob("saved*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if phase == "build":
+            write_atomically(built, json.dumps(result).encode())
+    if not keep:
+        for path in work.glob("saved*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     return result
 
 

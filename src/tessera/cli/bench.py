@@ -61,6 +61,9 @@ def search(
     graph_count: Annotated[int, typer.Option(min=100, help="Graphs (HNSW) are built on so many at most.")] = 50_000,
     gallery: Annotated[str | None, typer.Option("-g", help="Take the descriptors of this gallery.")] = None,
     folder: Annotated[str | None, typer.Option(help="Where the files go while it runs.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave them in --folder; another run builds nothing again that is there.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
 ) -> None:
     """Every codec beside FAISS, hnswlib, usearch and numpy: time, memory, recall, adding, deleting, in one run.
@@ -85,6 +88,7 @@ def search(
         graph_count=graph_count,
         gallery=None if gallery is None else Path(gallery),
         folder=None if folder is None else Path(folder),
+        keep=keep,
         say=say,
     )
     print(json_module.dumps(report) if json else to_markdown(report))

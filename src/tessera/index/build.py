@@ -25,7 +25,6 @@ CODECS: Registry[type[Codec]] = Registry("codec")
 for _codec in (FlatCodec, Pq1Codec, Pq8Codec, FastCodec, IvfCodec):
     CODECS.add(_codec.name, _codec)
 
-TARGET_RECALL = 0.99
 FLAT_ROWS = 20_000  # 80 MB and some milliseconds: nothing to gain from codes
 FAST_ROWS = 4_000_000  # beyond, looking at every code takes longer than people like to wait
 
@@ -44,12 +43,13 @@ def build_index(
     *,
     seed: int = 0,
     threads: int | None = None,
-    target_recall: float = TARGET_RECALL,
+    target_recall: float | None = None,
 ) -> SearchIndex:
     """Index N D descriptors (fp16 or fp32, unit norm) under N distinct ids.
 
     An fp16 array, mapped or not, is kept and read in place; one in fp32 is rounded to a copy. The same input gives the
-    same index, byte for byte, on any number of threads.
+    same index, byte for byte, on any number of threads. target_recall: recall@10 against exact search that coded
+    searches are calibrated for; by default what the codec is meant for.
     """
     given = np.asarray(ids, dtype=np.int64).reshape(-1)
     store = DescriptorStore.of(descriptors)
@@ -60,10 +60,13 @@ def build_index(
     name = choose_codec(len(given)) if codec == "auto" else codec
     if name not in CODECS:
         raise IndexingError(unknown_name("codec", name, ["auto", *CODECS]))
+    target = CODECS[name].target_recall if target_recall is None else target_recall
+    if not 0 < target <= 1:
+        raise IndexingError(f"The target recall must lie between 0 and 1, not at {target}.")
     with use_threads(threads):
-        coded = CODECS[name].fit(store, seed=seed, target_recall=target_recall)
+        coded = CODECS[name].fit(store, seed=seed, target_recall=target)
         error = measure_error(coded, store, seed)
-    return SearchIndex(coded, store, Rows(given), fitted=Fitted(seed, target_recall, error))
+    return SearchIndex(coded, store, Rows(given), fitted=Fitted(seed, target, error))
 
 
 def load_index(path: str | Path) -> SearchIndex:

@@ -90,17 +90,31 @@ class Probe:
         return cls(own, queries, exact_neighbours(queries, own, store, max(min(100, len(store) - 1), 0)))
 
 
-def calibrate(rough: Rough, probe: Probe, total: int, *, probes: tuple[int, ...], target: float) -> Calibration:
-    """Find the least depths, with the fewest probes, that give the target recall@10, and @100 thrice its misses."""
-    best = dataclasses.replace(Calibration.cautious(), probes=probes[-1])
+def calibrate(
+    rough: Rough,
+    probe: Probe,
+    total: int,
+    *,
+    probes: tuple[int, ...],
+    target: float,
+    cost: Callable[[Calibration], float] = lambda _: 0.0,
+) -> Calibration:
+    """The least depths that give the target recall@10, and @100 thrice its misses; with the probes that cost least.
+
+    probes: numbers of lists to try; the last should be all.
+    """
+    last = dataclasses.replace(Calibration.cautious(), probes=probes[-1])
     if len(probe.own) < 2:
-        return best
+        return last
+    met = []
     for count in probes:
         rows, scores = rough(probe.queries, min(_DEEPEST, total), count)
-        best = dataclasses.replace(_measure(rows, scores, probe, target), probes=count)
-        if best.depth_100 < _DEEPEST and best.recall >= target:
-            break
-    return best
+        last = dataclasses.replace(_measure(rows, scores, probe, target), probes=count)
+        if last.depth_100 < _DEEPEST and last.recall >= target:
+            met.append(last)
+        if len(met) > 1 and cost(met[-1]) > cost(met[-2]):
+            break  # from here on it only gets dearer
+    return min(met, key=cost) if met else last
 
 
 def allowed_misses(target: float) -> dict[int, float]:

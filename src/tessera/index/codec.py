@@ -28,6 +28,7 @@ class Codec(abc.ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool]  # the scores are inner products with the stored descriptors, not estimates
+    target_recall: ClassVar[float] = 0.99  # recall@10 against exact search that depths are calibrated for
     lossless: ClassVar[bool] = False  # there are no codes, so no error of theirs
 
     @classmethod

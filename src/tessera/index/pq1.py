@@ -1,62 +1,66 @@
 """`pq1`: 256 k-means words in each dimension, a byte a dimension, as the paper has it.
 
 Looking every byte up in its table costs several times a flat search: the tables make a megabyte, which no near cache
-holds. Here the words of a dimension are sorted, so that a code's word is nearly an affine function of the code (two
-numbers a dimension), and that function is what SIMD is good at. So every row is scored by the affine words first, and
-those that can be among the best are scored again by the words themselves. The margin is taken from the differences
-seen, and a search goes deeper until no row outside it can come in.
+holds. So 32 bytes more a row take a first look (see `first_look`), and only the rows that it puts first are scored by
+their words. Of those, most are settled more cheaply still: the words of a dimension are sorted, so that a code's word
+is nearly an affine function of the code, and going down that order it soon is clear that no row below can come in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
+from tessera.index.calibration import Calibration, Probe, calibrate
+from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each
+from tessera.index.first_look import LADDER, SUBSPACE, FirstLook
 from tessera.index.rows import Keep
 from tessera.index.sampling import training_rows
-from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
-from tessera.index.store import DescriptorStore
+from tessera.index.store import BLOCK_ROWS, DescriptorStore, inner_products
 
 Bytes = npt.NDArray[np.uint8]
 
 WORDS = 256
 _TRAINING_ROWS = 32768
 _ITERATIONS = 30
-_LEAST_DEPTH = 1024
 _STEP_ROWS = 128
+_CACHED_ROWS = 256  # as floats, they still fit in a core's own cache
 _MARGIN = 4.0  # standard deviations of the affine score around the score by the words
 
 
 class Pq1Codec(Codec):
-    """Codes in a FAISS scalar-quantiser index (its kernel is affine), and the words beside it."""
+    """Codes N D and the words that they stand for, behind a first look."""
 
     name = "pq1"
     exact = False
 
-    def __init__(self, words: Float32s, affine: Float32s) -> None:
+    def __init__(
+        self, words: Float32s, affine: Float32s, codes: Bytes, first: FirstLook, calibration: Calibration
+    ) -> None:
         """words: D 256, ascending in each row. affine: 2 D, the word of code 0 and the step from 0 to 255, fitted."""
         self._words = words
         self._affine = affine
+        self._codes = codes
+        self._first = first
+        self._calibration = calibration
         self._middles = (words[:, 1:] + words[:, :-1]) / 2
-        self._index = faiss.IndexScalarQuantizer(len(words), faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
-        # FAISS reads a code as first + (code + 1/2) / 255 * range.
-        first, scale = affine
-        trained = np.concatenate([first - scale * np.float32(0.5 / 255), scale]).astype(np.float32)
-        faiss.copy_array_to_vector(trained, self._index.sq.trained)
-        self._index.is_trained = True
 
     @classmethod
     def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> Pq1Codec:
+        probe = Probe.draw(store, seed)
+        coordinates = min(-(-(store.dim + 1) // SUBSPACE) * SUBSPACE, LADDER[0] * SUBSPACE)
+        first, _ = FirstLook.fit(
+            store, probe, coordinates=coordinates, ladder=LADDER[:1], seed=seed, target_recall=target_recall
+        )
         sample = store.take(training_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
-        words, affine = train_words(sample)
-        codec = cls(words, affine)
-        for _, block in store.blocks():
-            codec.append(block)
+        codes = np.empty((len(store), store.dim), np.uint8)
+        codec = cls(*train_words(sample), codes, first, Calibration.cautious())
+        for start, block in store.blocks(BLOCK_ROWS):
+            codes[start : start + len(block)] = codec.encode(block)
+            first.append(first.projection.apply(block))
+        codec._calibration = calibrate(codec._rough, probe, len(store), probes=(1,), target=target_recall)
         return codec
 
     def encode(self, descriptors: Float32s) -> Bytes:
@@ -71,14 +75,8 @@ class Pq1Codec(Codec):
         return codes
 
     def append(self, descriptors: Float32s) -> None:
-        self._index.add_sa_codes(self.encode(descriptors))
-
-    def _codes(self) -> Bytes:
-        size = self._index.ntotal * len(self._words)
-        if size == 0:
-            return np.empty((0, len(self._words)), np.uint8)
-        flat: Bytes = faiss.rev_swig_ptr(self._index.codes.data(), size)
-        return flat.reshape(self._index.ntotal, len(self._words))
+        self._codes = np.concatenate([self._codes, self.encode(descriptors)])
+        self._first.append(self._first.projection.apply(descriptors))
 
     def decode(self, codes: Bytes) -> Float32s:
         """The words of codes N D."""
@@ -87,81 +85,74 @@ class Pq1Codec(Codec):
         return np.take(self._words.reshape(-1), places)
 
     def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
-        possible = self._index.ntotal if keep is None else len(keep)
-        wanted = min(k, possible)
+        possible = len(self._codes) if keep is None else len(keep)
+        wanted, depth = min(k, possible), self._calibration.depth_for(k)
+        if possible <= depth:
+            every = np.arange(possible) if keep is None else keep.rows
+            found = np.repeat(every[None], len(queries), axis=0)
+        else:
+            found, _ = self._first.search(self._first.projection.apply_query(queries), depth, keep)
         scores = np.full((len(queries), wanted), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), wanted), -1, dtype=np.int64)
-        waiting = np.arange(len(queries))
-        depth = min(max(8 * k, _LEAST_DEPTH), possible)
-        while len(waiting):
-            rough, found = self._scan(queries[waiting], depth, keep)
-            settled = np.ones(len(waiting), dtype=bool)
 
-            def settle(
-                i: int,
-                rough: Float32s = rough,
-                found: Int64s = found,
-                waiting: Int64s = waiting,
-                settled: Any = settled,
-            ) -> None:
-                q = waiting[i]
-                scores[q], rows[q], settled[i] = self._settle(queries[q], rough[i], found[i], wanted)
+        def settle(q: int) -> None:
+            mine = found[q][found[q] >= 0]
+            top_scores, top_rows = self._settle(queries[q], self._affine_scores(queries[q], mine), mine, wanted)
+            scores[q, : len(top_rows)], rows[q, : len(top_rows)] = top_scores, top_rows
 
-            for_each(settle, len(waiting))
-            waiting = waiting[~settled] if depth < possible else waiting[:0]
-            depth = min(4 * depth, possible)
+        for_each(settle, len(queries))
         return scores, rows
 
-    def _settle(self, query: Float32s, rough: Float32s, found: Int64s, k: int) -> tuple[Float32s, Int64s, bool]:
-        """Score rows by their words from the top of the affine order on, until no row further down can come in.
+    def _rough(self, queries: Float32s, depth: int, probes: int) -> tuple[Int64s, Float32s]:
+        found, scores = self._first.search(self._first.projection.apply_query(queries), depth)
 
-        Returns scores k, rows k, and whether the list was long enough to be sure.
-        """
+        def look(q: int) -> None:
+            scores[q] = self._affine_scores(queries[q], found[q])
+
+        for_each(look, len(queries))
+        scores[found < 0] = -np.inf
+        return found, scores
+
+    def _affine_scores(self, query: Float32s, rows: Int64s) -> Float32s:
+        """The scores of some rows by affine words: those are put into the query, so that bytes need only be widened."""
+        first, scale = self._affine
+        scaled = query * (scale / np.float32(WORDS - 1))
+        parts = [rows[i : i + _CACHED_ROWS] for i in range(0, len(rows), _CACHED_ROWS)]
+        scores = [self._codes[part].astype(np.float32) @ scaled for part in parts]
+        return np.concatenate([np.empty(0, np.float32), *scores]) + query @ first
+
+    def _settle(self, query: Float32s, rough: Float32s, found: Int64s, k: int) -> tuple[Float32s, Int64s]:
+        """Score rows by their words from the top of the affine order on, until no row further down can come in."""
         order = np.argsort(-rough, kind="stable")
         rough, found = rough[order], found[order]
-        codes, by_words = self._codes(), np.empty(len(found), dtype=np.float32)
+        by_words = np.empty(len(found), dtype=np.float32)
         done, sure = 0, False
         while done < len(found) and not sure:
             end = min(max(done + _STEP_ROWS, k), len(found))
-            by_words[done:end] = self.decode(codes[found[done:end]]) @ query
+            by_words[done:end] = inner_products(query, self.decode(self._codes[found[done:end]]))
             done = end
             differences = by_words[:done] - rough[:done]
             reach = rough[done - 1] + differences.mean() + _MARGIN * differences.std()
-            sure = reach < np.partition(by_words[:done], done - k)[done - k]
+            sure = done >= k and reach < np.partition(by_words[:done], done - k)[done - k]
         chosen = np.lexsort((found[:done], -by_words[:done]))[:k]
-        return by_words[chosen], found[chosen], sure
-
-    def _scan(self, queries: Float32s, depth: int, keep: Keep | None) -> tuple[Float32s, Int64s]:
-        if len(queries) >= LEAST_BATCH:
-            # The affine words are put into the queries, so that the codes need no more than to become floats.
-            first, scale = self._affine
-            scores, rows = scan_blocks(queries * (scale / 255), self._blocks(), depth, keep)
-            scores += (queries @ first)[:, None]
-            return scores, rows
-        scores, rows = self._index.search(queries, depth, params=parameters(keep))
-        return scores, rows
-
-    def _blocks(self) -> Iterator[tuple[int, Float32s]]:
-        codes = self._codes()
-        for i in range(0, len(codes), BLOCK_ROWS):
-            yield i, codes[i : i + BLOCK_ROWS].astype(np.float32)
+        return by_words[chosen], found[chosen]
 
     def select(self, rows: Int64s) -> None:
-        kept = self._codes()[rows]
-        self._index.reset()
-        self._index.add_sa_codes(kept)
+        self._codes = self._codes[rows]
+        self._first.select(rows)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        return {}, {"words": self._words, "affine": self._affine, "codes": self._codes()}
+        arrays: Arrays = {"words": self._words, "affine": self._affine, "codes": self._codes}
+        return self._calibration.to_values(), arrays | self._first.state()
 
     @classmethod
     def restore(cls, values: dict[str, Any], arrays: Arrays, store: DescriptorStore) -> Pq1Codec:
-        codec = cls(arrays["words"], arrays["affine"])
-        codec._index.add_sa_codes(arrays["codes"])
-        return codec
+        first, calibration = FirstLook.restore(arrays), Calibration.from_values(values)
+        return cls(arrays["words"], arrays["affine"], arrays["codes"], first, calibration)
 
     def settings(self) -> dict[str, Any]:
-        return {"code_bytes": len(self._words), "words": WORDS}
+        chosen = {"code_bytes": len(self._words), "words": WORDS, "first_look_bytes": self._first.code_bytes}
+        return chosen | {"depth_10": self._calibration.depth_10, "depth_100": self._calibration.depth_100}
 
     def error(self, descriptors: Float32s) -> float:
         return float(
@@ -170,7 +161,7 @@ class Pq1Codec(Codec):
 
     @property
     def memory_bytes(self) -> int:
-        return int(self._index.ntotal * len(self._words) + 2 * self._words.nbytes + self._affine.nbytes)
+        return self._codes.nbytes + 2 * self._words.nbytes + self._affine.nbytes + self._first.memory_bytes
 
 
 def first_words(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -1,0 +1,206 @@
+"""The first look at every row: short 4-bit codes that SIMD goes through in registers.
+
+32 to 64 bytes of a product quantiser with 16 words a subspace, in FAISS's fast-scan layout as an inverted file: that
+form takes filters. It has one list, or many of which a search looks into some (see `lists`). The rows that it puts
+first are looked at again by whoever asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import faiss
+import numpy as np
+
+from tessera.index.calibration import Probe, expected_depth
+from tessera.index.codec import Arrays, Float32s, Int64s, parameters
+from tessera.index.lists import Lists
+from tessera.index.projection import Projection, allot, principal_axes
+from tessera.index.rows import Keep
+from tessera.index.sampling import thinned, training_rows
+from tessera.index.store import DescriptorStore
+
+_TRAINING_ROWS = 32768
+_WORD_ROWS = 16384  # 16 words a subspace need no more
+_AXES_ROWS = 16384
+_LEAST_ROWS = 256  # fewer rows than this are repeated for training: words need something to stand on
+LADDER = (64, 96, 128)  # subspaces of 4 bits and 4 dimensions: 32, 48 or 64 bytes
+SUBSPACE = 4
+# Measured on one core: going past a byte of every row, and keeping one row more for the second look.
+BYTE_NS, ROW_NS = 0.08, 900.0
+
+
+class FirstLook:
+    """A projection, and a FAISS fast-scan index over projected rows."""
+
+    def __init__(self, projection: Projection, order: Int64s, index: Any) -> None:
+        """order: the coordinates that are coded here, subspace by subspace."""
+        self.projection = projection
+        self.index = index
+        self._order = order
+        self.lists = Lists(index.quantizer.reconstruct_n(0, index.nlist), order)
+
+    @classmethod
+    def fit(
+        cls,
+        store: DescriptorStore,
+        probe: Probe,
+        *,
+        coordinates: int,
+        lists: int = 1,
+        ladder: tuple[int, ...] = LADDER,
+        seed: int,
+        target_recall: float,
+    ) -> tuple[FirstLook, Float32s]:
+        """Learn axes, words and lists from a sample of the store; also returns that sample's coordinates, N C.
+
+        coordinates: C, how many the projection has. ladder: numbers of subspaces to choose from.
+        """
+        sample = training_sample(store, max(_TRAINING_ROWS, Lists.training_rows(lists)), seed)
+        axes = principal_axes(thinned(sample, _AXES_ROWS), min(coordinates - 1, store.dim))
+        projection = Projection.fit(sample, axes, coordinates)
+        projected = projection.apply(sample)
+        subspaces = _choose_rung(projection, projected, probe, store, ladder, seed, target_recall)
+        dim = min(subspaces * SUBSPACE, coordinates)
+        order = allot(projected[:, :dim].var(axis=0), subspaces)
+        rows = np.ascontiguousarray(projected[:, order])
+        quantiser: Any = faiss.IndexFlatL2(dim)
+        quantiser.add(Lists.train(rows, order, lists, seed))
+        index: Any = faiss.IndexIVFPQFastScan(quantiser, dim, lists, subspaces, 4, faiss.METRIC_INNER_PRODUCT)
+        quantiser.this.disown()
+        index.own_fields = True
+        # Not residuals: a bias a list would take most of the eight bits that fast-scan gives to its tables.
+        index.by_residual = False
+        _prepare(index.pq, seed)
+        index.train(rows)
+        return cls(projection, order, index), thinned(projected, _TRAINING_ROWS)
+
+    def __len__(self) -> int:
+        return int(self.index.ntotal)
+
+    @property
+    def code_bytes(self) -> int:
+        return int(self.index.pq.M) // 2
+
+    def append(self, coordinates: Float32s) -> None:
+        """Code more rows N C, after those that are there."""
+        self.index.add(np.ascontiguousarray(coordinates[:, self._order]))
+
+    def decoded(self, coordinates: Float32s) -> Float32s:
+        """What the codes of rows N C would know of them; zero where they have no code."""
+        out = np.zeros(coordinates.shape, np.float32)
+        out[:, self._order] = _recoded(self.index.pq, coordinates[:, self._order])
+        return out
+
+    def search(
+        self, coordinates: Float32s, depth: int, keep: Keep | None = None, probes: int = 1
+    ) -> tuple[Int64s, Float32s]:
+        """The best rows for projected queries Q C, and estimates of their scores: Q depth, padded with -1 and -inf."""
+        given = faiss.SearchParametersIVF()
+        given.nprobe = probes
+        held = parameters(keep)
+        if held is not None:
+            given.sel = held.sel
+        queries = np.ascontiguousarray(coordinates[:, self._order])
+        lists = self.lists.choose(queries, probes)
+        biases = np.zeros(lists.shape, np.float32)
+        found = np.empty((len(queries), depth), np.int64)
+        scores = np.empty((len(queries), depth), np.float32)
+        # The Python wrapper takes no parameters here, so the function below it is called.
+        queries_ptr, lists_ptr, biases_ptr, scores_ptr, found_ptr = map(
+            faiss.swig_ptr, (queries, lists, biases, scores, found)
+        )
+        self.index.search_preassigned_c(
+            len(queries), queries_ptr, depth, lists_ptr, biases_ptr, scores_ptr, found_ptr, False, given
+        )
+        scores[found < 0] = -np.inf
+        return found, scores
+
+    def list_ranks(self, query: Float32s, rows: Float32s) -> Int64s:
+        """How many lists a query 1 D would look into before those of rows N D: N."""
+        promised = self.lists.promise(self.projection.apply_query(query)[:, self._order])[0]
+        homes = self.index.quantizer.assign(np.ascontiguousarray(self.projection.apply(rows)[:, self._order]), 1)[:, 0]
+        ranks: Int64s = (promised[None] > promised[homes, None]).sum(axis=1)
+        return ranks
+
+    def select(self, rows: Int64s) -> None:
+        """Keep only these rows (ascending), renumbered from zero."""
+        total = len(self)
+        dropped = np.ones(total, dtype=np.uint8)
+        dropped[rows] = 0
+        bitmap = np.packbits(dropped, bitorder="little")
+        self.index.remove_ids(faiss.IDSelectorBitmap(total, faiss.swig_ptr(bitmap)))
+        renumbered = np.cumsum(dropped == 0) - 1
+        lists = self.index.invlists
+        for i in range(self.index.nlist):
+            if size := lists.list_size(i):
+                ids = faiss.rev_swig_ptr(lists.get_ids(i), size)
+                ids[:] = renumbered[ids]
+
+    def state(self) -> Arrays:
+        projection = self.projection
+        arrays: Arrays = {"matrix": projection.matrix, "offset": projection.offset, "mean": projection.mean}
+        return arrays | {"order": self._order, "index": faiss.serialize_index(self.index)}
+
+    @classmethod
+    def restore(cls, arrays: Arrays) -> FirstLook:
+        projection = Projection(arrays["matrix"], arrays["offset"], arrays["mean"])
+        return cls(projection, arrays["order"], faiss.deserialize_index(arrays["index"]))
+
+    @property
+    def memory_bytes(self) -> int:
+        lists = self.index.invlists
+        padded = sum(-(-lists.list_size(i) // 32) * 32 for i in range(self.index.nlist))
+        tables = 4 * (self.index.pq.centroids.size() + self.index.nlist * self.index.d)
+        return int(padded * (self.code_bytes + 8) + tables + self.projection.memory_bytes + self.lists.memory_bytes)
+
+
+def training_sample(store: DescriptorStore, count: int, seed: int) -> Float32s:
+    """Rows to fit on, in fp32; a handful is repeated, nothing becomes zeros."""
+    sample = store.take(training_rows(len(store), count, seed)).astype(np.float32)
+    if len(sample) == 0:
+        return np.zeros((_LEAST_ROWS, store.dim), np.float32)
+    return np.resize(sample, (_LEAST_ROWS, store.dim)) if len(sample) < _LEAST_ROWS else sample
+
+
+def _prepare(pq: Any, seed: int) -> None:
+    pq.cp.seed, pq.cp.niter = seed + 1, 12
+    pq.cp.min_points_per_centroid, pq.cp.max_points_per_centroid = 1, _WORD_ROWS // 16
+
+
+def _recoded(pq: Any, rows: Float32s) -> Float32s:
+    decoded: Float32s = pq.decode(pq.compute_codes(np.ascontiguousarray(rows)))
+    return decoded
+
+
+def _choose_rung(
+    projection: Projection,
+    sample: Float32s,
+    probe: Probe,
+    store: DescriptorStore,
+    ladder: tuple[int, ...],
+    seed: int,
+    target: float,
+) -> int:
+    """How many subspaces to code: more bytes take longer to go past, fewer keep more rows for the second look.
+
+    Decided on a sample's coordinates, coded in each way, and on the true neighbours of some rows.
+    """
+    fitting = [subspaces for subspaces in ladder if subspaces * SUBSPACE <= sample.shape[1]]
+    if len(fitting) < 2 or len(probe.own) < 2:
+        return fitting[0] if fitting else sample.shape[1] // 2
+    queries = projection.apply_query(probe.queries)
+    near = [projection.apply(store.take(rows).astype(np.float32)) for rows in probe.truth]
+    costs = []
+    for subspaces in fitting:
+        dim = subspaces * SUBSPACE
+        order = allot(sample[:, :dim].var(axis=0), subspaces)
+        pq: Any = faiss.ProductQuantizer(dim, subspaces, 4)
+        _prepare(pq, seed)
+        pq.train(np.ascontiguousarray(sample[:, order]))
+        asked = queries[:, order]
+        theirs = [_recoded(pq, rows[:, order]) @ query for rows, query in zip(near, asked, strict=True)]
+        scores = asked @ _recoded(pq, thinned(sample, _WORD_ROWS)[:, order]).T
+        depth = expected_depth(scores, theirs, len(store), target)
+        costs.append(len(store) * subspaces / 2 * BYTE_NS + depth * ROW_NS)
+    return fitting[int(np.argmin(costs))]
