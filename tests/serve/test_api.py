@@ -158,6 +158,26 @@ def test_the_schema_describes_every_address(tmp_path):
     assert "application/problem+json" in text
 
 
+def test_searches_made_as_one_answer_as_each_by_itself(eventually, served_gallery):
+    service = GalleryService(Settings(served_gallery, threads=1))
+    service.start()
+    try:
+        eventually(lambda: service.is_ready)
+        for where in ((), ("place=tower",)):
+            alone = [service.search(image_id, k=5, where=list(where))["results"] for image_id in (3, 1, 3)]
+            together = service.search_ids([3, 1, 3], k=5, where=where)
+            assert [answer["results"] for answer in together] == alone
+            assert together[0]["timing_ms"]["total"] > 0
+        known, unknown = service.search_ids([2, 999_999], k=5, where=())
+        assert known["results"] == service.search(2, k=5)["results"]
+        assert unknown.status == 404
+        assert [str(error) for error in service.search_ids([1, 2], k=5, where=("place",))] == [
+            str(service.search_ids([1], k=5, where=("place",))[0])
+        ] * 2
+    finally:
+        service.stop()
+
+
 def test_reranking_ends_with_its_time(eventually, served_gallery, scenes_dir):
     pytest.importorskip("cv2")
     service = GalleryService(Settings(served_gallery, threads=1))
@@ -166,13 +186,13 @@ def test_reranking_ends_with_its_time(eventually, served_gallery, scenes_dir):
         eventually(lambda: service.is_ready)
         content = (scenes_dir / "scene03.jpg").read_bytes()
         plain = service.search(content, k=12)
+        full = service.search(content, k=12, rerank="sp", rerank_until=time.monotonic() + 3600)
+        assert None not in {hit["inliers"] for hit in full["results"]}
+        assert "best hits" not in full["note"]
         late = service.search(content, k=12, rerank="sp", rerank_until=time.monotonic())
         assert [hit["id"] for hit in late["results"]] == [hit["id"] for hit in plain["results"]]
         assert {hit["inliers"] for hit in late["results"]} == {None}
         assert "compare 0 of the 12 best hits" in late["note"]
-        full = service.search(content, k=12, rerank="sp", rerank_until=time.monotonic() + 3600)
-        assert None not in {hit["inliers"] for hit in full["results"]}
-        assert "best hits" not in full["note"]
     finally:
         service.stop()
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tessera.serve.app import create_app
-from tessera.serve.lanes import Lanes
+from tessera.serve.lanes import MOST_TOGETHER, Lanes
 from tessera.serve.middleware import InFlight, LimitInFlight
 from tessera.serve.problems import ProblemError
 from tessera.serve.server import PatientProtocol
@@ -193,3 +193,57 @@ def test_work_that_waited_too_long_is_never_begun():
 
     asyncio.run(main())
     assert begun == []
+
+
+def test_calls_that_wait_at_once_are_made_as_one():
+    release, asked = threading.Event(), []
+
+    def double(numbers, *, plus):
+        asked.append(numbers)
+        return [ValueError("odd") if number % 2 else 2 * number + plus for number in numbers]
+
+    async def main():
+        lanes = Lanes(cores=1, timeout_s=120)
+        busy = asyncio.ensure_future(lanes.run("search", release.wait, 120))
+        given_up = asyncio.ensure_future(lanes.run_together("search", double, 100, plus=0))
+        calls = [lanes.run_together("search", double, number, plus=0) for number in range(2 * MOST_TOGETHER)]
+        calls.append(lanes.run_together("search", double, 4, plus=1))
+        waiting = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.sleep(0)
+        release.set()
+        outcomes = await asyncio.gather(busy, *waiting, return_exceptions=True)
+        lanes.close()
+        return outcomes[1:]
+
+    *doubled, other_kind = asyncio.run(main())
+    assert other_kind == 9
+    assert doubled[::2] == [2 * number for number in range(0, 2 * MOST_TOGETHER, 2)]
+    assert all(isinstance(outcome, ValueError) for outcome in doubled[1::2])
+    assert sorted(itertools.chain(*asked)) == sorted([*range(2 * MOST_TOGETHER), 4])
+    assert max(map(len, asked)) >= MOST_TOGETHER - 1  # the one that was given up had the first place
+
+
+def test_a_call_that_fails_fails_for_all_and_a_stop_leaves_nobody_waiting():
+    begun, release = threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        return release.wait(120)
+
+    async def main():
+        lanes = Lanes(cores=1, timeout_s=120)
+        with pytest.raises(TypeError):
+            await lanes.run_together("search", sum, "a")
+        busy = asyncio.ensure_future(lanes.run("search", hold))
+        await asyncio.to_thread(begun.wait, 120)
+        waiting = asyncio.ensure_future(lanes.run_together("search", sum, 1))
+        await asyncio.sleep(0)
+        lanes.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        release.set()
+        await busy
+
+    asyncio.run(main())

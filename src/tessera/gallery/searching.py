@@ -29,6 +29,7 @@ class Searcher:
         self._store = store
         self._lock = threading.Lock()
         self._filtered: dict[tuple[int, tuple[Condition, ...]], Ids] = {}
+        self._dim = (-1, 0)  # at which generation the gallery's descriptors had how many numbers
 
     def search(
         self,
@@ -44,13 +45,14 @@ class Searcher:
         The index is searched first and the catalogue read after it. Where a writer came in between, an image that it
         changed has another id by then and would be missing from the answer: the search is made again.
         """
-        self._check(queries, k)
+        check_k(k)
         if rerank is not None and rerank not in RERANKINGS:
             raise UsageError(unknown_name("re-ranking", rerank, (*RERANKINGS, "sp", "dsm", "lightglue")))
         tries = 1 if self._store.answers_at_once else _TRIES
         while True:
             tries -= 1
             engine, shown = self._store.refresh()
+            self._check_dim(queries, shown)
             allowed = self.allowed_ids(conditions)
             scores, ids = self._ask(engine, queries, k, allowed, expand=expand, rerank=rerank)
             found = np.unique(ids[ids >= 0]).tolist()
@@ -115,7 +117,8 @@ class Searcher:
 
     def refuse_empty(self) -> None:
         with self._store.catalog.read() as snapshot:
-            searchable, failed = snapshot.searchable, snapshot.count_failed()
+            searchable = snapshot.searchable
+            failed = 0 if searchable else snapshot.count_failed()
         if searchable == 0:
             unread = f" ({failed} pictures could not be read)" if failed else ""
             raise GalleryError(
@@ -123,10 +126,12 @@ class Searcher:
                 "Add pictures with `tessera index PHOTOS`, then search again."
             )
 
-    def _check(self, queries: Scores, k: int) -> None:
-        check_k(k)
-        with self._store.catalog.read() as snapshot:
-            dim = int(snapshot.setting("dim"))
+    def _check_dim(self, queries: Scores, generation: int) -> None:
+        known_at, dim = self._dim
+        if known_at != generation:
+            with self._store.catalog.read() as snapshot:
+                dim = int(snapshot.setting("dim"))
+            self._dim = generation, dim
         if queries.shape[1] != dim:
             raise UsageError(f"The descriptor has {queries.shape[1]} numbers, the gallery's have {dim}. Use its model.")
 

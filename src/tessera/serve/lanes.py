@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
 from tessera.serve.problems import ProblemError
+
+MOST_TOGETHER = 8  # more gain little, and the first of them waits for the last
 
 T = TypeVar("T")
 Lane = Literal["network", "search", "files", "writing"]
@@ -31,14 +35,49 @@ class Lanes:
             lane: ThreadPoolExecutor(count, f"tessera-{lane}", initializer=_search_alone)
             for lane, count in counts.items()
         }
+        self._waiting: defaultdict[Hashable, list[tuple[Any, Future[Any]]]] = defaultdict(list)
+        self._waiting_lock = threading.Lock()
 
     async def run(self, lane: Lane, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """The call's answer, or a problem (504) when the time is over."""
-        loop = asyncio.get_running_loop()
         work = functools.partial(contextvars.copy_context().run, call, *args, **kwargs)  # logs know their request
-        running = loop.run_in_executor(self._pools[lane], work)
+        return await self._within_time(self._pools[lane].submit(work))
+
+    async def run_together(self, lane: Lane, call: Callable[..., list[Any]], item: object, **shared: Hashable) -> Any:
+        """What `call([item], **shared)` answers to the item, where calls that wait at once are made as one.
+
+        call: takes a list of items and gives for each, in order, its answer or the exception to raise.
+        """
+        kind = (call, *sorted(shared.items()))
+        answer: Future[Any] = Future()
+        with self._waiting_lock:
+            self._waiting[kind].append((item, answer))
+        self._pools[lane].submit(self._answer_waiting, kind, functools.partial(call, **shared))
+        return await self._within_time(answer)
+
+    def _answer_waiting(self, kind: Hashable, call: Callable[[list[Any]], list[Any]]) -> None:
+        """Answer those that have waited longest; nobody may be left, if others were as quick."""
+        with self._waiting_lock:
+            batch, rest = self._waiting[kind][:MOST_TOGETHER], self._waiting[kind][MOST_TOGETHER:]
+            self._waiting[kind] = rest
+            if not rest:
+                del self._waiting[kind]
+        batch = [(item, answer) for item, answer in batch if answer.set_running_or_notify_cancel()]
+        if not batch:
+            return
         try:
-            return await asyncio.wait_for(running, self.timeout_s)
+            found = call([item for item, _ in batch])
+        except Exception as error:
+            found = [error] * len(batch)
+        for (_, answer), value in zip(batch, found, strict=True):
+            if isinstance(value, Exception):
+                answer.set_exception(value)
+            else:
+                answer.set_result(value)
+
+    async def _within_time(self, running: Future[T]) -> T:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(running), self.timeout_s)
         except TimeoutError:
             raise ProblemError(504, f"This took longer than {self.timeout_s:g} s.") from None
 
@@ -46,6 +85,10 @@ class Lanes:
         """Begin nothing more. What runs is finished by its thread."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
+        with self._waiting_lock:
+            for waiting in self._waiting.values():
+                for _, answer in waiting:
+                    answer.cancel()
 
 
 def _search_alone() -> None:

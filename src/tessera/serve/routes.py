@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
@@ -45,24 +46,18 @@ api = APIRouter(prefix="/api", dependencies=[Depends(require_reader)], responses
 ImageId = Annotated[int, Path(ge=1, le=MAX_ID, description="A picture's id, from any answer.")]
 
 
-async def service_of(request: Request) -> GalleryService:
-    service: GalleryService = request.app.state.service  # async, though nothing waits: FastAPI gives others a thread
-    return service
+@dataclass(frozen=True)
+class Serving:
+    """What the routes work with, from the request: as dependencies of theirs it would cost a tenth of their time."""
 
+    service: GalleryService
+    lanes: Lanes
+    settings: Settings
 
-async def lanes_of(request: Request) -> Lanes:
-    lanes: Lanes = request.app.state.lanes
-    return lanes
-
-
-async def settings_of(request: Request) -> Settings:
-    settings: Settings = request.app.state.settings
-    return settings
-
-
-Service = Annotated[GalleryService, Depends(service_of)]
-InLane = Annotated[Lanes, Depends(lanes_of)]
-Limits = Annotated[Settings, Depends(settings_of)]
+    @classmethod
+    def of(cls, request: Request) -> Serving:
+        state = request.app.state
+        return cls(state.service, state.lanes, state.settings)
 
 
 def optional_box(text: str | None) -> Box | None:
@@ -93,12 +88,11 @@ async def read_upload(file: UploadFile, max_bytes: int) -> bytes:
 
 
 @api.post("/search", response_model=schemas.SearchAnswer, tags=["search"], summary="Search by a picture")
-async def search_by_upload(
-    service: Service, lanes: InLane, settings: Limits, form: Annotated[schemas.SearchForm, File()]
-) -> Any:
-    options = search_options(form, settings)
-    content = await read_upload(form.file, settings.max_bytes)
-    return JSONResponse(await lanes.run("network", service.search, content, **options))
+async def search_by_upload(request: Request, form: Annotated[schemas.SearchForm, File()]) -> Any:
+    at = Serving.of(request)
+    options = search_options(form, at.settings)
+    content = await read_upload(form.file, at.settings.max_bytes)
+    return JSONResponse(await at.lanes.run("network", at.service.search, content, **options))
 
 
 @api.get(
@@ -108,16 +102,21 @@ async def search_by_upload(
     summary="Search by a gallery picture",
 )
 async def search_by_image(
-    service: Service,
-    lanes: InLane,
-    settings: Limits,
+    request: Request,
     image_id: ImageId,
     query: Annotated[schemas.SearchOptions, Query()],
 ) -> Any:
-    # Only a box needs the network; without one the stored descriptor is the query.
-    lane: Lane = "network" if query.box or query.rerank else "search"
+    at = Serving.of(request)
+    options = search_options(query, at.settings)
+    if query.box or query.rerank or query.expand:
+        lane: Lane = "network" if query.box or query.rerank else "search"
+        answer = await at.lanes.run(lane, at.service.search, image_id, **options)
+    else:
+        # Most are of this kind. The stored descriptor is the query, so those that wait are searched for together.
+        where = tuple(query.where or ())
+        answer = await at.lanes.run_together("search", at.service.search_ids, image_id, k=query.k, where=where)
     # A response of its own, since checking what the service made against the schema takes as long as the search.
-    return JSONResponse(await lanes.run(lane, service.search, image_id, **search_options(query, settings)))
+    return JSONResponse(answer)
 
 
 @api.post(
@@ -126,11 +125,10 @@ async def search_by_image(
     tags=["why"],
     summary="Why a gallery picture resembles yours",
 )
-async def explain_upload(
-    service: Service, lanes: InLane, settings: Limits, image_id: ImageId, form: Annotated[schemas.BoxedForm, File()]
-) -> Any:
-    content = await read_upload(form.file, settings.max_bytes)
-    return await lanes.run("network", service.explain, content, optional_box(form.box), image_id)
+async def explain_upload(request: Request, image_id: ImageId, form: Annotated[schemas.BoxedForm, File()]) -> Any:
+    at = Serving.of(request)
+    content = await read_upload(form.file, at.settings.max_bytes)
+    return await at.lanes.run("network", at.service.explain, content, optional_box(form.box), image_id)
 
 
 @api.get(
@@ -140,30 +138,33 @@ async def explain_upload(
     summary="Why two gallery pictures are alike",
 )
 async def explain_images(
-    service: Service, lanes: InLane, image_id: ImageId, other_id: ImageId, query: Annotated[schemas.Boxed, Query()]
+    request: Request, image_id: ImageId, other_id: ImageId, query: Annotated[schemas.Boxed, Query()]
 ) -> Any:
-    return await lanes.run("network", service.explain, image_id, optional_box(query.box), other_id)
+    at = Serving.of(request)
+    return await at.lanes.run("network", at.service.explain, image_id, optional_box(query.box), other_id)
 
 
 @api.get("/images", response_model=schemas.ImagePage, tags=["gallery"], summary="Browse the gallery")
 async def browse(
-    service: Service,
-    lanes: InLane,
+    request: Request,
     after: Annotated[int, Query(ge=0, le=MAX_ID)] = 0,
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 60,
     where: Annotated[list[str] | None, Query(description=schemas.WHERE)] = None,
 ) -> Any:
-    return await lanes.run("files", service.browse, after=after, limit=limit, where=where or [])
+    at = Serving.of(request)
+    return await at.lanes.run("files", at.service.browse, after=after, limit=limit, where=where or [])
 
 
 @api.get("/images/{image_id}", response_model=schemas.Image, tags=["gallery"], summary="One picture's record")
-async def image(service: Service, lanes: InLane, image_id: ImageId) -> Any:
-    return await lanes.run("files", service.image, image_id)
+async def image(request: Request, image_id: ImageId) -> Any:
+    at = Serving.of(request)
+    return await at.lanes.run("files", at.service.image, image_id)
 
 
 @api.get("/images/{image_id}/thumbnail", tags=["gallery"], response_class=Response, summary="A small JPEG")
-async def thumbnail(request: Request, service: Service, lanes: InLane, image_id: ImageId) -> Response:
-    return _picture(request, *await lanes.run("files", service.thumbnail, image_id))
+async def thumbnail(request: Request, image_id: ImageId) -> Response:
+    at = Serving.of(request)
+    return _picture(request, *await at.lanes.run("files", at.service.thumbnail, image_id))
 
 
 @api.get(
@@ -172,8 +173,9 @@ async def thumbnail(request: Request, service: Service, lanes: InLane, image_id:
     response_class=Response,
     summary="The picture, upright, as a JPEG for the screen",
 )
-async def image_file(request: Request, service: Service, lanes: InLane, image_id: ImageId) -> Response:
-    return _picture(request, *await lanes.run("files", service.display, image_id))
+async def image_file(request: Request, image_id: ImageId) -> Response:
+    at = Serving.of(request)
+    return _picture(request, *await at.lanes.run("files", at.service.display, image_id))
 
 
 def _picture(request: Request, content: bytes, tag: str) -> Response:
@@ -184,34 +186,36 @@ def _picture(request: Request, content: bytes, tag: str) -> Response:
 
 
 @api.get("/facets", response_model=schemas.Facets, tags=["gallery"], summary="Metadata to filter by")
-async def facets(service: Service, lanes: InLane) -> Any:
-    return {"facets": await lanes.run("files", service.facets)}
+async def facets(request: Request) -> Any:
+    at = Serving.of(request)
+    return {"facets": await at.lanes.run("files", at.service.facets)}
 
 
 @api.get("/stats", response_model=schemas.Stats, tags=["gallery"], summary="What the gallery holds")
-async def stats(service: Service, lanes: InLane) -> Any:
-    return await lanes.run("files", service.stats)
+async def stats(request: Request) -> Any:
+    at = Serving.of(request)
+    return await at.lanes.run("files", at.service.stats)
 
 
 @api.post(
     "/images", response_model=schemas.Image, status_code=201, tags=["write"], dependencies=[Depends(require_writer)]
 )
-async def add_image(
-    service: Service, lanes: InLane, settings: Limits, form: Annotated[schemas.NewImage, File()]
-) -> Any:
+async def add_image(request: Request, form: Annotated[schemas.NewImage, File()]) -> Any:
     """Add a picture: it is kept below the gallery and found by the next search."""
-    content = await read_upload(form.file, settings.max_bytes)
+    at = Serving.of(request)
+    content = await read_upload(form.file, at.settings.max_bytes)
     pairs = [entry.partition("=") for entry in form.metadata or []]
     if any(not key or not equals for key, equals, _ in pairs):
         raise UsageError("metadata must be KEY=VALUE.")
     values = {key: value for key, _, value in pairs}
-    return await lanes.run("writing", service.add, form.file.filename or "picture", content, values)
+    return await at.lanes.run("writing", at.service.add, form.file.filename or "picture", content, values)
 
 
 @api.delete("/images/{image_id}", status_code=204, tags=["write"], dependencies=[Depends(require_writer)])
-async def remove_image(service: Service, lanes: InLane, image_id: ImageId) -> Response:
+async def remove_image(request: Request, image_id: ImageId) -> Response:
     """Take a picture out of the gallery. A file that was indexed in place stays on disk."""
-    await lanes.run("writing", service.remove, image_id)
+    at = Serving.of(request)
+    await at.lanes.run("writing", at.service.remove, image_id)
     return Response(status_code=204)
 
 
@@ -224,19 +228,21 @@ async def health() -> Any:
 
 
 @open_routes.get("/ready", response_model=schemas.Health, tags=["service"], summary="Can it answer searches?")
-async def ready(service: Service) -> Any:
-    if not service.is_ready:
-        raise ProblemError(503, service.loading_note, {"Retry-After": "1"})
+async def ready(request: Request) -> Any:
+    at = Serving.of(request)
+    if not at.service.is_ready:
+        raise ProblemError(503, at.service.loading_note, {"Retry-After": "1"})
     return {"status": "ready"}
 
 
 @open_routes.post(
     "/api/session", status_code=204, tags=["service"], responses={401: _PROBLEMS[401], 422: _PROBLEMS[422]}
 )
-async def open_session(settings: Limits, session: schemas.Session) -> Response:
+async def open_session(request: Request, session: schemas.Session) -> Response:
     """Exchange the key for a cookie, for the page."""
-    if settings.key is not None and not (
-        matches(session.key, settings.key) or matches(session.key, settings.writer_key)
+    at = Serving.of(request)
+    if at.settings.key is not None and not (
+        matches(session.key, at.settings.key) or matches(session.key, at.settings.writer_key)
     ):
         raise ProblemError(401, "That key is not accepted.", {"WWW-Authenticate": "Bearer"})
     response = Response(status_code=204)

@@ -10,13 +10,14 @@ import math
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tessera.data.images import Box, Limits, Pixels, Source, load_photo, read_photo
-from tessera.errors import TesseraError, UsageError
+from tessera.errors import GalleryError, TesseraError, UsageError
 from tessera.explain.explanation import ImageExplanation, explain_image, pair_up
 from tessera.explain.regions import light_of
 from tessera.serve.problems import ProblemError
@@ -116,37 +117,61 @@ class GalleryService:
     ) -> dict[str, Any]:
         """rerank_until: when (`time.monotonic`) to be content with what local features have been compared."""
         started = time.perf_counter()
-        if not len(self.gallery):
+        try:
+            source = self._searched(query, box)
+            decoded = time.perf_counter()
+            result = self.gallery.search(
+                source,
+                k,
+                where=where or None,
+                expand=expand,
+                rerank=rerank,
+                patience_s=max(0.0, rerank_until - time.monotonic()),
+            )
+        except (GalleryError, ProblemError):
+            if len(self.gallery):
+                if isinstance(query, int):
+                    self.record(query)  # whether it is there is asked only now: each look costs a search a tenth
+                raise
             return {"results": [], "timing_ms": dict.fromkeys(("embed", "search", "total"), 0.0), "note": EMPTY_NOTE}
-        source: Any = query
-        if isinstance(query, int):
-            record = self.record(query)
-            if box is not None:
-                source = self._pixels(Path(record.path), box)
-        else:
-            source = self._pixels(query, box)
-        decoded = time.perf_counter()
-        result = self.gallery.search(
-            source,
-            k,
-            where=where or None,
-            expand=expand,
-            rerank=rerank,
-            patience_s=max(0.0, rerank_until - time.monotonic()),
-        )
         decoding_ms = round(1e3 * (decoded - started), 3)
         timing = result.timing_ms
-        return {
-            "results": [
-                {"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(hit)} for hit in result
-            ],
-            "timing_ms": {**timing, "embed": timing["embed"] + decoding_ms, "total": timing["total"] + decoding_ms},
-            "note": " ".join(result.notes),
-        }
+        timing = {**timing, "embed": timing["embed"] + decoding_ms, "total": timing["total"] + decoding_ms}
+        return self._answer(result, timing, " ".join(result.notes))
 
-    def _pixels(self, source: Source, box: Box | None) -> Pixels:
-        size = self.gallery.describer.extractor.size
-        return load_photo(source, size=size, box=box, limits=self.limits)
+    def search_ids(self, ids: list[int], *, k: int, where: tuple[str, ...]) -> list[dict[str, Any] | Exception]:
+        """Searches by several pictures of the gallery, made as one; for each its answer, or why there is none."""
+        if len(ids) > 1:
+            with contextlib.suppress(TesseraError):  # an id that is unknown must not spoil the others: each by itself
+                return self._search_at_once(ids, k=k, where=where)
+        answers: list[dict[str, Any] | Exception] = []
+        for image_id in ids:
+            try:
+                answers.append(self.search(image_id, k=k, where=list(where)))
+            except (TesseraError, ProblemError) as error:
+                answers.append(error)
+        return answers
+
+    def _search_at_once(self, ids: list[int], *, k: int, where: tuple[str, ...]) -> list[dict[str, Any] | Exception]:
+        started = time.perf_counter()
+        descriptors = self.gallery.descriptors(ids)
+        fetched = time.perf_counter()
+        found = self.gallery.search_descriptors(descriptors, k, where=where or None)
+        searched = time.perf_counter()
+        seconds = {"embed": fetched - started, "search": searched - fetched, "total": searched - started}
+        timing = {stage: round(1e3 * value, 3) for stage, value in seconds.items()}
+        return [self._answer(hits, timing, "") for hits in found]
+
+    def _answer(self, hits: Sequence[Hit], timing_ms: dict[str, float], note: str) -> dict[str, Any]:
+        results = [{"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(hit)} for hit in hits]
+        return {"results": results, "timing_ms": timing_ms, "note": note}
+
+    def _searched(self, query: Query, box: Box | None) -> Pixels | int:
+        """What the gallery is to search with: pixels, or the id of a picture whose descriptor it has."""
+        if isinstance(query, int) and box is None:
+            return query
+        source: Source = Path(self.record(query).path) if isinstance(query, int) else query
+        return load_photo(source, size=self.gallery.describer.extractor.size, box=box, limits=self.limits)
 
     def browse(self, *, after: int, limit: int, where: list[str]) -> dict[str, Any]:
         records = self.gallery.images(after_id=after, limit=limit, where=where or None)
@@ -200,7 +225,7 @@ class GalleryService:
     def _image(self, record: Record | Hit) -> dict[str, Any]:
         return {
             "id": record.id,
-            "name": PurePath(record.path).name.encode("utf-8", "replace").decode(),
+            "name": record.path.rpartition("/")[2].encode("utf-8", "replace").decode(),
             "width": record.width or 0,
             "height": record.height or 0,
             "metadata": record.metadata,
