@@ -1,9 +1,10 @@
 """Deep spatial matching: a global network's own activations as local features (Siméoni, Avrithis, Chum, CVPR 2019).
 
-A channel of the last map that fires at a place is a detector; two images match where the same channels fire in the same
-arrangement. No descriptor is compared: the channel is the visual word. The paper fits MSER regions to each channel;
-here a feature is a local maximum of a channel, placed between cells by the mass around it, and hypotheses come from
-pairs of matches instead of from the regions' shapes.
+A channel of a map that fires at a place is a detector; two images match where the same channels fire in the same
+arrangement. No descriptor is compared: the channel is the visual word. The paper fits MSER regions to each channel of
+the last map, of pictures of 1024 px; here a feature is a local maximum of a channel of the map at stride 16 (at 384 px
+the last one has 12 x 9 cells, which say little about geometry), placed between cells by the mass around it, and
+hypotheses come from pairs of matches instead of from the regions' shapes.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ class DsmConfig:
     tolerance: how far a mapped maximum may lie from its match, in cells of the map. hypotheses: pairs of matches that
     are tried, drawn by `seed`. max_zoom: between the two images, along either axis.
 
-    significance: by how many standard deviations the inliers must exceed what falls within the tolerance by chance. A
-    map is coarse: at 384 px two strangers agree on 136 maxima in the median, and images of other sizes on other
-    numbers, so a count alone says nothing. Fitted on landmarks that no table is measured on (docs/local.md).
+    significance: by how many standard deviations the inliers must exceed what falls within the tolerance by chance.
+    Photos are laid out alike (sky above, walls below), so strangers agree on many maxima, and images of other sizes on
+    other numbers: a count alone says nothing. The bound is above the best of 1,700 strangers among validation landmarks
+    (docs/local.md).
     """
 
     per_channel: int = 2
     floor: float = 0.5
-    tolerance: float = 1.5
+    tolerance: float = 1.0
     hypotheses: int = 300
     max_zoom: float = 3.0
     seed: int = 0
     min_inliers: int = 12
-    significance: float = 28.0
+    significance: float = 21.0
 
 
 def find_maxima(maps: Array, config: DsmConfig) -> tuple[npt.NDArray[np.int16], Array, Array]:
@@ -80,7 +82,7 @@ def find_maxima(maps: Array, config: DsmConfig) -> tuple[npt.NDArray[np.int16], 
 
 
 class DsmExtractor:
-    """Maxima of a global bundle's last map. Needs torch: a bundle's graph gives the descriptor only."""
+    """Maxima of a global bundle's map at stride 16. Needs torch: a bundle's graph gives the descriptor only."""
 
     dim = 1
 
@@ -101,7 +103,7 @@ class DsmExtractor:
     @property
     def fingerprint(self) -> str:
         config = self.config
-        return fingerprint("dsm", self.bundle.card.fingerprint, self.count, config.per_channel, config.floor)
+        return fingerprint("dsm-conv4", self.bundle.card.fingerprint, self.count, config.per_channel, config.floor)
 
     def extract(self, image: Pixels) -> LocalFeatures:
         """Descriptors are channel numbers, N 1; positions in pixels of the image; a scale is half a cell."""
@@ -121,15 +123,17 @@ class DsmExtractor:
         if max(height, width) < card.stride:
             batch = np.pad(batch, ((0, 0), (0, 0), (0, card.stride - height), (0, card.stride - width)), mode="edge")
         with torch.inference_mode():
-            maps = self._backbone(torch.from_numpy(batch))[0].numpy()
-        channels, cells, strengths = find_maxima(np.maximum(maps, 0), self.config)
+            maps = self._backbone.conv4(torch.from_numpy(batch))[0].numpy()
+        # Some networks leave this map signed: what is far below zero is as good a detector as what is far above.
+        signed = np.concatenate([np.maximum(maps, 0), np.maximum(-maps, 0)])
+        channels, cells, strengths = find_maxima(signed, self.config)
         kept = slice(0, self.count)
         limits = np.array([width, height], np.float32)
         step = limits / np.array(maps.shape[:0:-1], np.float32)
         return LocalFeatures(
             channels[kept, None],
             np.minimum(cells[kept] * step, limits - 1).astype(np.float32),
-            np.full(len(channels[kept]), card.stride / 2, np.float32),
+            np.full(len(channels[kept]), step.mean() / 2, np.float32),
             strengths[kept],
             None,
             (width, height),
@@ -176,12 +180,12 @@ def verify_channels(first: LocalFeatures, second: LocalFeatures, config: DsmConf
         if rank == 3 and refined.sum() >= inliers.sum() and 1 / config.max_zoom**2 < area < config.max_zoom**2:
             inliers, transformation = refined, np.vstack([solution.T, [0, 0, 1]])
     kept = keep_one_each(matches[:, 0], matches[:, 1], inliers)
-    if kept.sum() < _beyond_chance(len(matches), cell, second.image_size, config.significance):
+    if kept.sum() < beyond_chance(len(matches), cell, second.image_size, config.significance):
         return nothing
     return Verification(matches, kept, transformation)
 
 
-def _beyond_chance(matches: int, cell: float, size: tuple[int, int], significance: float) -> float:
+def beyond_chance(matches: int, cell: float, size: tuple[int, int], significance: float) -> float:
     """How many of so many matches must agree, if each falls within `cell` of its place with its share of the area."""
     share = min(1.0, (2 * cell) ** 2 / max(size[0] * size[1], 1))
     return matches * share + significance * float(np.sqrt(matches * share * (1 - share)))
