@@ -198,13 +198,13 @@ def measure_reranking(*, candidates: int, features: int, seed: int = 0, repeats:
         if kind == "sp":
             values: npt.NDArray[Any] = np.abs(random.standard_normal((features, DIM))).astype(np.float32)
         else:
-            values = random.integers(0, 1280, (features, 1)).astype(np.int16)
+            values = (np.arange(features, dtype=np.int16) // 2)[:, None]  # two maxima a channel
         if base is not None:
             half = features // 2
             points[:half] = base.positions[:half] * np.float32(0.9) + np.float32(20)
             values[:half] = base.descriptors[:half]
         ones = np.ones(features, np.float32)
-        return LocalFeatures(values, points, 16 * ones, ones, None, (1000, 1000))
+        return LocalFeatures(values, points, 8 * ones, ones, None, (1000, 1000))
 
     answer: dict[str, Any] = {"candidates": candidates, "features": features, "threads": default_threads()}
     nobody: Any = None
