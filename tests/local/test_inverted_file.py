@@ -205,14 +205,23 @@ def test_the_same_seed_gives_the_same_words():
 
 def test_an_effort_finds_nearly_all_nearest_words_and_is_kept(tmp_path):
     random = np.random.default_rng(0)
-    codebook = Codebook(random.normal(size=(500, 16)))
-    features = (codebook.centroids[random.integers(0, 500, 300)] + 0.3 * random.normal(size=(300, 16))).astype("f4")
-    exact, near = codebook.assign(features, 5), codebook.assign(features, 5, effort=16)
+    codebook = Codebook(random.normal(size=(8192, 16)))
+    features = (codebook.centroids[random.integers(0, 8192, 300)] + 0.2 * random.normal(size=(300, 16))).astype("f4")
+    exact, near = codebook.assign(features, 5), codebook.assign(features, 5, effort=48)
     assert near.shape == exact.shape
-    assert (near[:, 0] == exact[:, 0]).mean() > 0.95
-    assert (codebook.assign(features, 5, effort=500) == exact).mean() > 0.99
-    index = InvertedFile(codebook, KernelConfig(effort=16))
+    assert (near[:, 0] == exact[:, 0]).mean() > 0.98
+    assert np.array_equal(near, Codebook(codebook.centroids).assign(features, 5, effort=48))
+    assert (codebook.assign(features, effort=256) == exact[:, :1]).mean() >= (near[:, :1] == exact[:, :1]).mean()
+    index = InvertedFile(codebook, KernelConfig(effort=48))
     index.add(np.repeat(np.arange(30), 10), features)
     assert [int(index.search(features[10 * i : 10 * i + 10], 1)[0][0]) for i in range(30)] == list(range(30))
     index.save(tmp_path / "asmk.bin")
-    assert InvertedFile.load(tmp_path / "asmk.bin").config.effort == 16
+    assert InvertedFile.load(tmp_path / "asmk.bin").config.effort == 48
+
+
+@pytest.mark.parametrize("shape", [(500, 16), (9000, 7)], ids=["few words", "an odd dimension"])
+def test_where_groups_make_no_sense_every_word_is_compared(shape):
+    random = np.random.default_rng(1)
+    codebook = Codebook(random.normal(size=shape))
+    features = random.normal(size=(50, shape[1])).astype("f4")
+    assert np.array_equal(codebook.assign(features, 3, effort=1), codebook.assign(features, 3))
