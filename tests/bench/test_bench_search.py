@@ -131,6 +131,25 @@ def test_without_peers_only_our_codecs_run(monkeypatch: pytest.MonkeyPatch) -> N
     assert tuple(report["contenders"]) == CODEC_NAMES
 
 
+def test_what_is_kept_is_not_built_again(tmp_path: Path) -> None:
+    asked = {"count": 1000, "dim": 32, "queries": 4, "only": ["flat"], "folder": tmp_path / "kept", "keep": True}
+    first = measure_search(**asked)["contenders"]["flat"]
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*") if path.is_file()}
+    told: list[str] = []
+    again = measure_search(**asked, say=told.append)["contenders"]["flat"]
+    assert "making descriptors" not in told
+    assert again["build_s"] == first["build_s"]
+    assert again["recall"] == first["recall"]
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+    with pytest.raises(UsageError, match="another --folder"):
+        measure_search(**asked | {"queries": 5})
+
+
+def test_keeping_needs_a_folder() -> None:
+    with pytest.raises(UsageError, match="--folder"):
+        measure_search(count=1000, dim=32, queries=4, only=["flat"], keep=True)
+
+
 def test_an_unknown_contender_is_refused() -> None:
     with pytest.raises(UsageError, match="Did you mean 'usearch'"):
         measure_search(count=1000, dim=32, queries=4, only=["usearh"])

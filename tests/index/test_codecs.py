@@ -8,8 +8,12 @@ import faiss
 import numpy as np
 import pytest
 
+from tessera.errors import IndexingError
 from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choose_codec
-from tessera.index.calibration import Calibration, expected_depth
+from tessera.index.calibration import Calibration, Probe, calibrate, expected_depth
+from tessera.index.codec import use_threads
+from tessera.index.flat import FlatCodec
+from tessera.index.lists import Lists
 from tessera.index.pq1 import Pq1Codec, train_words
 from tessera.index.pq8 import Pq8Codec
 from tessera.index.projection import Projection, allot, principal_axes
@@ -201,6 +205,72 @@ def test_depths_grow_with_k() -> None:
     assert [calibration.depth_for(k) for k in (1, 10, 55, 100, 250)] == [100, 100, 550, 1000, 2500]
     assert [calibration.exact_for(k) for k in (1, 10, 55, 100, 250)] == [40, 40, 130, 220, 550]
     assert Calibration.from_values(calibration.to_values()) == calibration
+
+
+def test_probes_are_those_that_cost_least() -> None:
+    """With two lists everything is found, with four it is found higher up: which is better is a matter of cost."""
+    probe = Probe(np.array([1000, 1001]), np.zeros((2, 4), np.float32), np.tile(np.arange(100), (2, 1)))
+
+    def rough(queries: Any, depth: int, probes: int) -> tuple[Any, Any]:
+        strangers = np.arange(2000, 2000 + {1: 0, 2: 500, 4: 100}[probes])
+        known = np.arange(50 if probes == 1 else 100)
+        rows = np.tile(np.concatenate([strangers, known]), (2, 1))
+        return rows, -np.arange(rows.shape[1], dtype=np.float32)[None].repeat(2, axis=0)
+
+    def depths(c: Calibration) -> float:
+        return c.depth_100
+
+    assert calibrate(rough, probe, 9999, probes=(1, 2, 4), target=0.99, cost=depths).probes == 4
+    assert calibrate(rough, probe, 9999, probes=(1, 2, 4), target=0.99, cost=lambda c: c.probes).probes == 2
+    assert calibrate(rough, probe, 9999, probes=(1,), target=0.99).probes == 1  # not enough, but all there is
+
+
+def test_lists_promise_products(gallery: Any, queries: Any) -> None:
+    centres = Lists.train(gallery, np.arange(64), 8, seed=0)
+    assert np.all(centres[:, 0] == 0)  # the mean's coordinate says nothing of where a row lies
+    lists = Lists(centres, np.arange(64))
+    assert len(lists) == 8
+    promised = queries @ centres.T - 0.25 * np.square(centres).sum(axis=1)
+    assert np.allclose(lists.promise(queries), promised, atol=1e-6)
+    assert np.array_equal(np.sort(lists.choose(queries, 3)), np.sort(np.argsort(-promised, axis=1)[:, :3]))
+    assert np.array_equal(lists.choose(queries[:2], 99), [list(range(8))] * 2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_flat_holds_every_segment_once_it_is_asked(gallery: Any, queries: Any, threads: int) -> None:
+    halves = gallery.astype(np.float16)
+    store = DescriptorStore(64, [halves[:1500], halves[1500:1501], halves[1501:]])
+    codec = FlatCodec.fit(store, seed=0, target_recall=1.0)
+    assert codec.memory_bytes == 3000 * 64 * 4
+    with use_threads(threads):
+        _, rows = codec.search(queries, 5, None, store)
+    assert np.array_equal(np.sort(rows[:, :5]), np.sort(np.argsort(-(queries @ gallery.T), axis=1)[:, :5]))
+    codec.append(gallery[:10])
+    codec.select(np.arange(5, 3010))
+    assert codec.search(gallery[:1], 1, None, store)[1][0, 0] == 2995
+
+
+@pytest.mark.parametrize("dim", [300, 600])
+def test_fast_codes_take_at_most_128_bytes(dim: int, make_descriptors: Any) -> None:
+    rows = make_descriptors(600, dim, seed=1)
+    index = build_index("fast", np.arange(600), rows)
+    assert index.describe()["settings"]["code_bytes"] <= 128
+    assert index.search(rows[:20], 1)[1][:, 0].tolist() == list(range(20))
+
+
+def test_pq1_in_a_batch_and_alone_gives_the_same_answers(gallery: Any, queries: Any) -> None:
+    index = build_index("pq1", np.arange(3000), gallery)
+    together = index.search(queries, 50)
+    for q in range(len(queries)):
+        alone = index.search(queries[q], 50)
+        assert np.array_equal(alone[1][0], together[1][q])
+        assert np.array_equal(alone[0][0], together[0][q])
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, 1.5, float("nan")])
+def test_a_target_that_is_no_recall_is_refused(target: float, gallery: Any) -> None:
+    with pytest.raises(IndexingError, match="target recall"):
+        build_index("fast", np.arange(3000), gallery, target_recall=target)
 
 
 @pytest.mark.parametrize("codec", ["fast", "ivf"])

@@ -22,7 +22,7 @@ from tessera.index.store import BLOCK_ROWS, DescriptorStore
 
 _QUERIES = 200
 _DEEPEST = 8192
-_SLACK = 1.25  # queries from outside have fewer near neighbours than gallery rows have: look a little deeper
+_SLACK = 1.1  # two hundred queries are a sample: look a little deeper
 _LEAST_DEPTH = 64
 _FAR_MISSES = 3  # of a hundred neighbours so many times more may be missed: the last of them are nearly ties
 _FIRST_SHARE = 0.8  # of what may be missed, so much by the first look and by lists that are not looked into

@@ -1,8 +1,8 @@
 """`fast`: short codes for a first look at every row, and two more looks at the best of them.
 
-First look: 32 to 64 bytes a row that SIMD goes through (see `first_look`). Second: what those codes missed, 64 bytes
-(see `residual`), for a thousand rows or so. Third: the fp16 descriptors of some hundred, read in place; they decide
-order and scores. How many each look passes on is measured when the index is built: see `calibration`.
+First look: 32 to 64 bytes a row that SIMD goes through (see `first_look`). Second: what those codes missed, in the rest
+of 128 bytes (see `residual`), for a thousand rows or so. Third: the fp16 descriptors of some hundred, read in place;
+they decide order and scores. How many each look passes on is measured when the index is built: see `calibration`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import numpy as np
 
 from tessera.index.calibration import Calibration, Probe, calibrate
 from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each
-from tessera.index.first_look import SUBSPACE, FirstLook
+from tessera.index.first_look import LADDER, SUBSPACE, FirstLook
 from tessera.index.residual import ResidualCodes
 from tessera.index.rows import Keep
 from tessera.index.store import BLOCK_ROWS, DescriptorStore, score_rows
 
-_COORDINATES = 512
+_CODE_BYTES = 128
+_MOST_A_BYTE = 8  # coordinates to a byte of the second look: with more, its 256 words say little of each
 
 
 class FastCodec(Codec):
@@ -26,6 +27,7 @@ class FastCodec(Codec):
 
     name = "fast"
     exact = True
+    target_recall = 0.985
 
     def __init__(self, first: FirstLook, residual: ResidualCodes, calibration: Calibration) -> None:
         self._first = first
@@ -35,11 +37,19 @@ class FastCodec(Codec):
     @classmethod
     def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> FastCodec:
         probe = Probe.draw(store, seed)
-        count, width = _coordinates(store.dim)
         first, sample = FirstLook.fit(
-            store, probe, coordinates=count, lists=cls._lists(len(store)), seed=seed, target_recall=target_recall
+            store,
+            probe,
+            coordinates=_coordinates(store.dim),
+            lists=cls._lists(len(store)),
+            seed=seed,
+            target_recall=target_recall,
         )
-        residual = ResidualCodes.fit(sample - first.decoded(sample), width, seed)
+        missed = sample - first.decoded(sample)
+        width = min(_CODE_BYTES - first.code_bytes, missed.shape[1] // SUBSPACE)
+        coded = width * min(missed.shape[1] // width, _MOST_A_BYTE)
+        residual = ResidualCodes.fit(missed[:, :coded], width, seed)
+        first.projection = first.projection.leading(coded)
         codec = cls(first, residual, Calibration.cautious())
         for _, block in store.blocks(BLOCK_ROWS):
             codec.append(block)
@@ -127,9 +137,7 @@ class FastCodec(Codec):
         return self._first.memory_bytes + self._residual.memory_bytes
 
 
-def _coordinates(dim: int) -> tuple[int, int]:
-    """How many coordinates of a descriptor are coded, and in how many bytes the second look has them."""
-    if dim >= _COORDINATES // 2:
-        return min(-(-(dim + 1) // 64) * 64, _COORDINATES), 64
-    count = -(-(dim + 1) // SUBSPACE) * SUBSPACE
-    return count, count // SUBSPACE
+def _coordinates(dim: int) -> int:
+    """How many coordinates of a descriptor may be coded: all of them, if it is short."""
+    step = 64 if dim >= 256 else SUBSPACE
+    return min(-(-(dim + 1) // step) * step, _MOST_A_BYTE * (_CODE_BYTES - LADDER[0] // 2))

@@ -8,10 +8,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from tessera.index.codec import Arrays, Codec, Float32s, Int64s, parameters
+from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
 from tessera.index.rows import Keep
 from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
-from tessera.index.store import ROUNDING, DescriptorStore, inner_products
+from tessera.index.store import ROUNDING, DescriptorStore, inner_products, widen
 
 _SLACK = 16
 _FILL_ROWS = 1024
@@ -41,16 +41,24 @@ class FlatCodec(Codec):
         """The index in fp32, filled on first use: what is only built and saved never takes that memory."""
         with self._filling:
             if self._source is not None:
-                for _, block in self._source.blocks(_FILL_ROWS):
-                    self._filled.add(block)
+                # Room for all at once: growing would copy everything again and again.
+                self._filled.codes.resize(len(self._source) * self._filled.d * 4)
+                self._filled.ntotal = len(self._source)
+                view, blocks = self._view(), list(self._source.halves(_FILL_ROWS))
+
+                def fill(i: int) -> None:
+                    start, block = blocks[i]
+                    widen(block, out=view[start : start + len(block)])
+
+                for_each(fill, len(blocks))
                 self._source = None
             return self._filled
 
     def _view(self) -> Float32s:
-        if self._index.ntotal == 0:
-            return np.empty((0, self._index.d), dtype=np.float32)
-        flat: Float32s = faiss.rev_swig_ptr(self._index.get_xb(), self._index.ntotal * self._index.d)
-        return flat.reshape(self._index.ntotal, self._index.d)
+        if self._filled.ntotal == 0:
+            return np.empty((0, self._filled.d), dtype=np.float32)
+        flat: Float32s = faiss.rev_swig_ptr(self._filled.get_xb(), self._filled.ntotal * self._filled.d)
+        return flat.reshape(self._filled.ntotal, self._filled.d)
 
     def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
         possible = self._index.ntotal if keep is None else len(keep)
@@ -81,9 +89,10 @@ class FlatCodec(Codec):
         self._index.add(descriptors)
 
     def select(self, rows: Int64s) -> None:
+        index = self._index
         kept = np.ascontiguousarray(self._view()[rows])
-        self._index.reset()
-        self._index.add(kept)
+        index.reset()
+        index.add(kept)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         return {}, {}

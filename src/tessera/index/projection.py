@@ -83,9 +83,9 @@ class Projection:
         weight = 2.0 ** np.rint(np.log2(max(length, 1e-3) / np.sqrt(max(energy, 1e-12))))
         return cls(rounded, offset, np.array([weight, length / weight], np.float32))
 
-    @property
-    def dim(self) -> int:
-        return len(self.matrix)
+    def leading(self, coordinates: int) -> Projection:
+        """The same with fewer coordinates."""
+        return Projection(np.ascontiguousarray(self.matrix[:coordinates]), self.offset[:coordinates], self.mean)
 
     def apply(self, descriptors: Float32s) -> Float32s:
         """Rows to code: N D to N C."""

@@ -70,11 +70,16 @@ class DescriptorStore:
             out[mine] = self.segments[i][rows[mine] - self._starts[i]]
         return out
 
-    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[int, Float32s]]:
-        """Go through everything in order: (first row, block in fp32)."""
+    def halves(self, rows: int) -> Iterator[tuple[int, Float16s]]:
+        """Go through everything in order, as it is: (first row, block)."""
         for start, segment in zip(self._starts[:-1], self.segments, strict=True):
             for i in range(0, len(segment), rows):
-                yield int(start) + i, widen(np.asarray(segment[i : i + rows]))
+                yield int(start) + i, np.asarray(segment[i : i + rows])
+
+    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[int, Float32s]]:
+        """Go through everything in order: (first row, block in fp32)."""
+        for start, block in self.halves(rows):
+            yield start, widen(block)
 
 
 def inner_products(query: Float32s, descriptors: Float16s | Float32s) -> Float32s:
@@ -84,7 +89,7 @@ def inner_products(query: Float32s, descriptors: Float16s | Float32s) -> Float32
     for i in range(0, len(descriptors), _CACHED_ROWS):
         part = descriptors[i : i + _CACHED_ROWS]
         rows: Float32s = widen(part.view(np.float16)) if narrow else np.ascontiguousarray(part, np.float32)
-        np.einsum("nd,d->n", rows, query, out=scores[i : i + _CACHED_ROWS])
+        np.vecdot(rows, query, out=scores[i : i + _CACHED_ROWS])  # a row at a time, whatever its company
     return scores
 
 
@@ -94,15 +99,16 @@ def score_rows(query: Float32s, rows: Int64s, store: DescriptorStore) -> Float32
     return np.concatenate([np.empty(0, np.float32), *(inner_products(query, store.take(part)) for part in parts)])
 
 
-def widen(descriptors: Float16s) -> Float32s:
+def widen(descriptors: Float16s, out: Float32s | None = None) -> Float32s:
     """fp16 to fp32, five times faster than astype: the bits are moved into place and the exponent is put right.
 
     Exact for every finite number, the smallest included.
     """
-    bits = np.ascontiguousarray(descriptors).view(np.int16).astype(np.int32)
+    wide = np.empty(descriptors.shape, np.float32) if out is None else out
+    bits = wide.view(np.int32)
+    np.copyto(bits, np.ascontiguousarray(descriptors).view(np.int16))
     np.left_shift(bits, 13, out=bits)
     np.bitwise_and(bits, _FP16_BITS, out=bits)
-    wide = bits.view(np.float32)
     wide *= np.float32(2.0**112)
     return wide
 
