@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -185,6 +187,21 @@ def test_row_one_of_table_3_is_spocs_mean_with_the_same_layer() -> None:
     head = TokenHead(32, TokenConfig(channels=None, lfsa=False, tokenizer="mean", blocks=0, dim=24))
     features = torch.randn(2, 32, 3, 4)
     torch.testing.assert_close(head.describe(features), features.mean(dim=(2, 3)) @ head.projection.weight.T)
+
+
+def test_a_shared_block_of_the_projection_is_that_block_repeated() -> None:
+    config = TokenConfig(channels=None, lfsa=False, blocks=0, num_tokens=3, dim=7, bias=True)
+    own, shared = (TokenHead(5, replace(config, shared=value)).double().eval() for value in (False, True))
+    assert shared.projection.weight.shape == (7, 5)
+    with torch.no_grad():
+        shared.tokenizer.weight.normal_()
+        weights = shared.state_dict()
+        own.load_state_dict(weights | {"projection.weight": weights["projection.weight"].repeat(1, 3)})
+        features = torch.rand(2, 5, 4, 6, dtype=torch.float64)
+        for key, expected in own(features).items():
+            torch.testing.assert_close(shared(features)[key], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(shared.describe(features), own.describe(features), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(shared.places(features), own.places(features), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("power", [1.0, 3.0])

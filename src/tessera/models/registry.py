@@ -70,6 +70,7 @@ _TOKEN_NETWORKS = (
         power=3.0,
         blocks=0,
         bias=True,
+        shared=True,
     ),
     _token(
         _PAPERS,

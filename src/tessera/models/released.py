@@ -165,7 +165,7 @@ class ReleasedHead(Head):
         linear, norm = cast(nn.Linear, self.proj[0]), cast(nn.BatchNorm1d, self.proj[1])
         gain = norm.weight * (cast(Tensor, norm.running_var) + norm.eps).rsqrt()
         constant = (linear.bias - cast(Tensor, norm.running_mean)) * gain + norm.bias
-        shares = split_projection(tokens, linear.weight) * gain
+        shares = split_projection(tokens, linear.weight, self.num_tokens) * gain
         parts = torch.cat([shares, constant.expand(shares.shape[0], 1, -1)], dim=1)
         return {"raw": parts.sum(dim=1), "attention": maps, "parts": parts}
 

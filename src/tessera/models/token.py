@@ -26,6 +26,7 @@ class TokenConfig:
     heads and dropout: the released code's, the paper gives none. scale: see MultiHeadAttention.
     power: of the attention tokenizer's mean; 1 is the paper, more is a GeM of what each token won (ours).
     bias: of W_g. The paper has none; a whitening folded into W_g needs one to take the mean away.
+    shared: every token has the same block of W_g, kept once: what a token won speaks, not its number (ours).
     """
 
     backbone: str = "resnet50"
@@ -42,6 +43,7 @@ class TokenConfig:
     dropout: float = 0.1
     dim: int = 1024
     bias: bool = False
+    shared: bool = False
 
 
 class TokenHead(Head):
@@ -73,7 +75,8 @@ class TokenHead(Head):
             )
             for _ in range(config.blocks)
         )
-        self.projection = nn.Linear(self.tokenizer.num_tokens * channels, config.dim, bias=config.bias)
+        self.blocks = 1 if config.shared else self.tokenizer.num_tokens  # of W_g
+        self.projection = nn.Linear(self.blocks * channels, config.dim, bias=config.bias)
 
     def tokens(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
         """features: B C' H W. Returns the refined tokens B L C and attention B L S, None where nothing was shared out.
@@ -89,8 +92,10 @@ class TokenHead(Head):
         return tokens, attention
 
     def describe(self, features: Tensor) -> Tensor:
-        tokens, _ = self.tokens(features)
-        return cast(Tensor, self.projection(tokens.flatten(1)))
+        return self._project(self.tokens(features)[0])
+
+    def _project(self, tokens: Tensor) -> Tensor:
+        return cast(Tensor, self.projection(tokens.sum(dim=1) if self.blocks == 1 else tokens.flatten(1)))
 
     @property
     def has_places(self) -> bool:
@@ -100,14 +105,14 @@ class TokenHead(Head):
         """A token is a mean, so each position has its share of it, channel by channel, and W_g is linear."""
         context = self.lfsa(self.reduction(features)).flatten(2).transpose(1, 2)  # B S C
         shares = cast(AttentionTokenizer, self.tokenizer).share_out(context)  # B L S C
-        added = shares @ split_rows(self.projection.weight, self.tokenizer.num_tokens)  # B L S D
+        added = shares @ split_rows(self.projection.weight, self.blocks)  # B L S D
         return added.transpose(2, 3).reshape(*added.shape[:2], self.dim, *features.shape[-2:])
 
     def forward(self, features: Tensor) -> dict[str, Tensor]:
         tokens, attention = self.tokens(features)
         if attention is None:
-            return {"raw": self.projection(tokens.flatten(1))}
-        shares = split_projection(tokens, self.projection.weight)
+            return {"raw": self._project(tokens)}
+        shares = split_projection(tokens, self.projection.weight, self.blocks)
         constant = torch.zeros_like(shares[:, :1])
         if self.projection.bias is not None:
             constant = constant + self.projection.bias
@@ -116,17 +121,20 @@ class TokenHead(Head):
         return {"raw": raw, "attention": attention.reshape(*attention.shape[:2], *features.shape[-2:]), "parts": parts}
 
 
-def split_projection(tokens: Tensor, weight: Tensor) -> Tensor:
+def split_projection(tokens: Tensor, weight: Tensor, blocks: int) -> Tensor:
     """What each token adds to the descriptor: its block of the projection's columns.
 
-    tokens: B L C; weight: D LC. Returns B L D, whose sum over L is the projection of the tokens laid end to end.
+    tokens: B L C; weight: D LC in L blocks, or D C in one that all tokens share. Returns B L D, whose sum over L is the
+    projection of the tokens laid end to end.
     """
-    return (tokens.transpose(0, 1) @ split_rows(weight, tokens.shape[1])).transpose(0, 1)
+    if blocks == 1:
+        return tokens @ weight.T
+    return (tokens.transpose(0, 1) @ split_rows(weight, blocks)).transpose(0, 1)
 
 
-def split_rows(weight: Tensor, num_tokens: int) -> Tensor:
-    """weight: D LC. Returns L C D, each token's own matrix."""
-    return weight.view(weight.shape[0], num_tokens, -1).permute(1, 2, 0)
+def split_rows(weight: Tensor, blocks: int) -> Tensor:
+    """weight: D times blocks C. Returns blocks C D."""
+    return weight.view(weight.shape[0], blocks, -1).permute(1, 2, 0)
 
 
 def check_config(config: TokenConfig) -> None:
