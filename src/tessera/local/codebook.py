@@ -59,9 +59,9 @@ class Codebook:
     def assign(self, features: npt.NDArray[np.floating], nearest: int = 1, *, effort: int = 0) -> Words:
         """The `nearest` words of each feature, nearest first, N M.
 
-        effort: 0 compares with every word. Otherwise so many of GROUPS groups of words are looked through, by short codes,
-        and the best 32 words compared: with 65,536 words several times faster, and a few features get a near word
-        instead of the nearest. Small codebooks are compared in full, which is as fast.
+        effort: 0 compares with every word. Otherwise short codes are compared in so many of GROUPS groups of words, and
+        the best 32 words exactly: with 65,536 words several times faster, and a few features get a near word instead of
+        the nearest. Small codebooks are compared in full, which is as fast.
         """
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise IndexingError(
