@@ -97,11 +97,11 @@ def picture(scenes_dir: Path):  # type: ignore[no-untyped-def]
 
 @pytest.fixture(scope="session")
 def address(served_gallery: Path) -> Iterator[str]:
-    with run_service(Settings(served_gallery, threads=1, timeout_s=60)) as url:
+    with run_service(Settings(served_gallery, threads=1, timeout_s=280)) as url:
         yield url
 
 
 @pytest.fixture
 def client(address: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=address, timeout=60) as session:
+    with httpx.Client(base_url=address, timeout=280) as session:
         yield session

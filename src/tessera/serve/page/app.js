@@ -264,7 +264,7 @@ function tell(text, retry) {
   const notice = element("notice");
   notice.hidden = !text;
   const sentence = document.createElement("span");
-  sentence.append(...text.split("`").map((part, index) => {
+  sentence.append(...(text.charAt(0).toUpperCase() + text.slice(1)).split("`").map((part, index) => {
     if (index % 2 === 0) return part;
     const code = document.createElement("code");
     code.textContent = part;
@@ -408,7 +408,7 @@ async function loadFilters() {
   element("filter-key").replaceChildren(...keys.map((key) => new Option(key, key)));
   const fillValues = () =>
     element("filter-values").replaceChildren(...(facets[element("filter-key").value] ?? []).map((value) => new Option(value)));
-  element("filter-key").addEventListener("change", fillValues);
+  element("filter-key").onchange = fillValues; // this runs again whenever the service was away
   fillValues();
 }
 

@@ -4,7 +4,9 @@ import { explain, imageUrl } from "./api.js";
 
 const element = (id) => document.getElementById(id);
 const colour = (token) => `var(--token-${(token % 8) + 1})`;
-const percent = (value) => `${(value * 100).toFixed(1)}`;
+const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+const percent = (value) => `${(value * 100).toFixed(0).replace("-", "−")} %`;
+const TOKENS_NOTE = "Each token has learnt to gather one kind of pattern. Point at one, or tap it, to see what it compared.";
 
 export class WhyDialog {
   /** actions: {previous(), next(), search(id)}; query() gives {query, box, source} of the search on the page. */
@@ -26,7 +28,9 @@ export class WhyDialog {
     });
     this.dialog.addEventListener("close", () => {
       this.request?.abort();
-      this.opener?.focus();
+      // The grid may have been filled anew meanwhile.
+      const back = this.opener?.isConnected ? this.opener : document.querySelector(`.tile[data-id="${this.hit.id}"]`);
+      back?.focus();
     });
   }
 
@@ -45,27 +49,30 @@ export class WhyDialog {
     element("why-name").textContent = describe(hit);
     element("why-tokens").replaceChildren();
     element("why-matrix").replaceChildren();
+    element("why-sum").hidden = element("why-bar").hidden = true;
     const left = layers(element("why-query"), source, "query picture");
     const right = layers(element("why-other"), imageUrl(hit.id), `result ${hit.rank + 1}: ${hit.name}`);
     element("why-note").textContent = "Looking at both pictures…";
     try {
       const answer = await explain(query, box, hit.id, this.request.signal);
       if (this.hit !== hit) return;
-      this.#fill(answer, left, right, box);
+      this.#fill(answer, left, right);
     } catch (error) {
       if (error.name !== "AbortError") element("why-note").textContent = error.message;
     }
   }
 
-  #fill(answer, left, right, box) {
+  #fill(answer, left, right) {
     const tokens = answer.query.tokens.length;
-    element("why-note").textContent = answer.query.method === "tokens"
-      ? "Each token looks for a pattern of its own. Point at one to see where, in both pictures; click to keep it lit."
-      : answer.query.note;
+    const hasTokens = answer.query.method === "tokens";
+    element("why-note").textContent = hasTokens ? TOKENS_NOTE : answer.query.note;
     answer.query.tokens.forEach((token, index) => addLayer(left, token, index, answer.query.crop));
     answer.other.tokens.forEach((token, index) => addLayer(right, token, index, null));
-    const shares = answer.other.tokens.map((_, j) => answer.matrix.reduce((sum, row) => sum + (row[j] ?? 0), 0));
-    const order = answer.other.tokens.map((_, index) => index).sort((a, b) => shares[b] - shares[a]);
+    const columns = answer.matrix[0].map((_, j) => answer.matrix.reduce((sum, row) => sum + row[j], 0));
+    const shares = columns.slice(0, answer.other.tokens.length);
+    const rest = columns.slice(shares.length).reduce((sum, value) => sum + value, 0);
+    const order = shares.map((_, index) => index).sort((a, b) => shares[b] - shares[a]);
+    if (hasTokens) showSum(answer.score, order, shares, rest);
     let kept = null;
     const light = (token) => {
       for (const side of [left, right]) {
@@ -80,11 +87,7 @@ export class WhyDialog {
       button.type = "button";
       button.style.setProperty("--colour", colour(index));
       button.setAttribute("aria-pressed", "false");
-      const name = answer.query.method === "tokens" ? `Token ${index + 1}` : "Map";
-      const share = document.createElement("span");
-      share.className = "share";
-      share.textContent = answer.query.method === "tokens" ? `${shares[index] >= 0 ? "+" : "−"}${percent(Math.abs(shares[index]))}` : "";
-      button.append(name, share);
+      button.append(...(hasTokens ? part(`Token ${index + 1}`, shares[index], answer.score) : ["Map"]));
       // Hover and focus light a token for a moment; a click or a tap keeps it lit.
       button.addEventListener("pointerenter", () => light(index));
       button.addEventListener("focus", () => light(index));
@@ -96,21 +99,56 @@ export class WhyDialog {
       button.dataset.token = index;
       return button;
     });
-    element("why-tokens").replaceChildren(...buttons.map((button) => {
-      const item = document.createElement("li");
-      item.append(button);
-      return item;
-    }));
+    const items = buttons.map((button) => listItem(button));
+    if (hasTokens) {
+      const constant = listItem(...part("The rest", rest, answer.score));
+      constant.className = "rest";
+      constant.title = "The descriptor's constant part, which no region of the picture made";
+      items.push(constant);
+    }
+    element("why-tokens").replaceChildren(...items);
     // At rest, the two strongest tokens are framed.
     for (const side of [left, right]) {
       side.querySelectorAll(".region").forEach((region) => {
-        const best = order.indexOf(Number(region.dataset.token)) < Math.min(2, tokens);
+        const place = order.indexOf(Number(region.dataset.token));
+        const best = place < Math.min(2, tokens);
+        region.classList.toggle("other-corner", place % 2 === 1); // frames often begin at the same corner
         region.dataset.best = best ? "1" : "0";
         region.classList.toggle("on", best);
       });
     }
     element("why-matrix").replaceChildren(matrixTable(answer.matrix));
   }
+}
+
+/** What the similarity is made of: a sentence, and a bar with a piece for each token that spoke for it. */
+function showSum(score, order, shares, rest) {
+  element("why-sum").textContent = `Similarity ${score.toFixed(3)} is the sum of what each token added:`;
+  const pieces = [...order.map((index) => [colour(index), shares[index]]), ["var(--line)", rest]];
+  element("why-bar").replaceChildren(...pieces.filter(([, value]) => value > 0).map(([paint, value]) => {
+    const piece = document.createElement("i");
+    piece.style.background = paint;
+    piece.style.flexGrow = 1000 * value; // below 1 in all, they would leave room
+    return piece;
+  }));
+  element("why-sum").hidden = element("why-bar").hidden = false;
+}
+
+/** A name, what it added, and how much of the whole that is. */
+function part(name, value, score) {
+  const added = document.createElement("span");
+  added.className = "added";
+  added.textContent = signed(value);
+  const share = document.createElement("span");
+  share.className = "share";
+  share.textContent = score > 0 ? percent(value / score) : "";
+  return [name, added, share];
+}
+
+function listItem(...children) {
+  const item = document.createElement("li");
+  item.append(...children);
+  return item;
 }
 
 function describe(hit) {
