@@ -25,10 +25,10 @@ from tessera.extract.extractor import Extractor
 from tessera.local.dsm import DsmConfig, DsmExtractor, beyond_chance, verify_channels
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalFeatures
-from tessera.local.rerank import DEPTH, order_candidates
+from tessera.local.rerank import DEPTH, EDGE_CELLS, order_candidates
 from tessera.local.verification import VerificationConfig, verify
 
-BOUNDS = (6, 7, 8, 10, 12)
+BOUNDS = (6, 7, 8, 10, 12, 16, 20, 24)
 SIGMAS = (16, 18, 20, 21, 24)
 
 
@@ -58,7 +58,8 @@ def main() -> None:
     print("| similarity | tolerance | bound | true pairs | strangers | gain of mAP, views |\n|---|---|---|---|---|---|")
     for similarity in (float(word) for word in given.similarities.split(",")):
         for tolerance in (float(word) for word in given.tolerances.split(",")):
-            config = VerificationConfig(min_similarity=similarity, threshold_px=tolerance)
+            margin = EDGE_CELLS if hasattr(local, "cell_px") else 0.0
+            config = VerificationConfig(min_similarity=similarity, threshold_px=tolerance, margin=margin)
             accepted = [
                 [
                     count_channels(features[own], features[i])

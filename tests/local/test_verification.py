@@ -114,6 +114,16 @@ def test_a_place_that_is_found_several_times_counts_once():
     assert found.num_inliers == 6
 
 
+def test_features_at_the_edge_are_not_matched_where_a_margin_is_asked():
+    values = np.eye(3, dtype=np.float32)
+    points = np.array([[5, 50], [50, 50], [50, 97]], np.float32)
+    ones = np.full(3, 8, np.float32)
+    features = LocalFeatures(values, points, ones, ones, None, (100, 100))
+    assert match_features(features, features, VerificationConfig()).tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert match_features(features, features, VerificationConfig(margin=1.0)).tolist() == [[1, 1]]
+    assert match_features(features, features, VerificationConfig(margin=4.0)).shape == (0, 2)
+
+
 def test_order_is_inliers_then_score_then_place():
     assert order_candidates([0, 12, 0, 12, 30], [0.9, 0.1, 0.95, 0.5, 0.0]).tolist() == [4, 3, 1, 2, 0]
     assert order_candidates([0, 0, 0], [0.5, 0.5, 0.5]).tolist() == [0, 1, 2]

@@ -26,13 +26,14 @@ DEFAULT_EXTRACTOR = "sift"
 SIZE = 1024  # longer side of the images that features are taken from; never enlarged
 
 # For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Cosines of sift
-# and xfeat were fitted on train landmarks (scripts/local/calibrate_matches.py), sift's inliers on validation landmarks:
-# 8 found 44.5 % of 1,146 true pairs and none of 4,778 false ones (most: 7). The others were not measured. A network's
-# features have a range of their own, so all are believed; they lie at the centres of cells and cannot agree to a few
-# pixels, so half a cell is allowed, and 6 inliers are asked (docs/local.md).
+# and xfeat were fitted on train landmarks, the inliers of sift and of networks on validation landmarks (docs/local.md,
+# scripts/local/calibrate_matches.py); the others were not measured. A network's features have a range of their own, so
+# all are believed; they lie at the centres of cells and cannot agree to a few pixels, so half a cell is allowed; those
+# within a cell of the edge are left out, since padding makes them alike in every picture.
 BELIEVED = {"sift": (0.9, 8), "hesaff-rsift": (0.9, 8), "xfeat": (0.82, 12), "disk": (0.8, 12)}
-OF_NETWORKS = (-1.0, 6)
+OF_NETWORKS = (-1.0, 8)
 _CELLS_APART = 0.5
+EDGE_CELLS = 1.0
 
 Compare = Callable[[LocalFeatures, LocalFeatures], Verification]
 Counts = npt.NDArray[np.int64]
@@ -81,8 +82,13 @@ def open_reranker(
     if name == "sp":
         opened = _opened(DEFAULT_EXTRACTOR if extractor is None else extractor)
         similarity, least = BELIEVED.get(opened.name, OF_NETWORKS)
-        apart = max(VerificationConfig.threshold_px, _CELLS_APART * getattr(opened, "cell_px", 0))
-        config = VerificationConfig(min_similarity=similarity, min_inliers=least, threshold_px=apart)
+        cell_px = getattr(opened, "cell_px", 0)
+        config = VerificationConfig(
+            min_similarity=similarity,
+            min_inliers=least,
+            threshold_px=max(VerificationConfig.threshold_px, _CELLS_APART * cell_px),
+            margin=EDGE_CELLS if cell_px else 0.0,
+        )
         return Reranker("sp", opened, functools.partial(verify, config=config), config.min_inliers)
     if name == "dsm":
         from tessera.local.dsm import DsmConfig, DsmExtractor, verify_channels

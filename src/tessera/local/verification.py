@@ -25,6 +25,9 @@ class VerificationConfig:
 
     max_zoom, max_stretch: how far a homography may enlarge, and stretch one direction against the other, at an inlier.
     A homography bent far enough brings strange matches together in a spot or on a line.
+
+    margin: features closer to the picture's edge than so many of their own diameters are not matched. A network's cells
+    there see its padding, in every picture alike, and agree with a stranger's on the identity.
     """
 
     matches: Literal["mutual", "ratio"] = "mutual"
@@ -37,6 +40,7 @@ class VerificationConfig:
     min_inliers: int = 8
     max_zoom: float = 8.0
     max_stretch: float = 8.0
+    margin: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,20 +58,30 @@ class Verification:
 
 def match_features(first: LocalFeatures, second: LocalFeatures, config: VerificationConfig) -> Pairs:
     """Pairs of features that choose each other (`mutual`), or whose second best is clearly worse (`ratio`)."""
-    if not len(first) or not len(second):
+    kept, others = (np.flatnonzero(_within(features, config.margin)) for features in (first, second))
+    if not len(kept) or not len(others):
         return np.zeros((0, 2), np.int64)
-    similarity = _similarity(first, second)
+    similarity = _similarity(first, second)[np.ix_(kept, others)] if config.margin else _similarity(first, second)
     best = similarity.argmax(axis=1)
-    rows = np.arange(len(first))
+    rows = np.arange(len(kept))
     if config.matches == "mutual":
         keep = (similarity.argmax(axis=0)[best] == rows) & (similarity[rows, best] >= config.min_similarity)
     else:
-        if len(second) < 2:
+        if len(others) < 2:
             return np.zeros((0, 2), np.int64)
         top = np.partition(similarity, -2, axis=1)[:, -2:]
         # For unit vectors |a - b|^2 = 2 - 2 a.b, and the ratio test compares distances.
         keep = 1 - top[:, 1] < config.ratio**2 * np.maximum(1 - top[:, 0], 1e-12)
-    return np.stack([rows[keep], best[keep]], axis=1).astype(np.int64)
+    return np.stack([kept[keep], others[best[keep]]], axis=1).astype(np.int64)
+
+
+def _within(features: LocalFeatures, margin: float) -> npt.NDArray[np.bool_]:
+    """Which features are far enough from the picture's edge, N."""
+    if not margin:
+        return np.ones(len(features), bool)
+    apart = 2 * margin * features.scales[:, None]
+    limits = np.asarray(features.image_size, np.float32)
+    return np.asarray(((features.positions >= apart) & (features.positions <= limits - apart)).all(axis=1))
 
 
 def _similarity(first: LocalFeatures, second: LocalFeatures) -> npt.NDArray[np.float32]:
