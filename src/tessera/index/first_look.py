@@ -107,12 +107,8 @@ class FirstLook:
         found = np.empty((len(queries), depth), np.int64)
         scores = np.empty((len(queries), depth), np.float32)
         # The Python wrapper takes no parameters here, so the function below it is called.
-        queries_ptr, lists_ptr, biases_ptr, scores_ptr, found_ptr = map(
-            faiss.swig_ptr, (queries, lists, biases, scores, found)
-        )
-        self.index.search_preassigned_c(
-            len(queries), queries_ptr, depth, lists_ptr, biases_ptr, scores_ptr, found_ptr, False, given
-        )
+        given_arrays = [faiss.swig_ptr(array) for array in (lists, biases, scores, found)]
+        self.index.search_preassigned_c(len(queries), faiss.swig_ptr(queries), depth, *given_arrays, False, given)
         scores[found < 0] = -np.inf
         return found, scores
 

@@ -63,7 +63,7 @@ class Lists:
 
     @property
     def memory_bytes(self) -> int:
-        return self._centres.nbytes + self._bias.nbytes
+        return int(self._centres.nbytes + self._bias.nbytes)
 
 
 def _leading(order: Int64s) -> Int64s:

@@ -119,7 +119,9 @@ class Pq1Codec(Codec):
         scaled = query * (scale / np.float32(WORDS - 1))
         parts = [rows[i : i + _CACHED_ROWS] for i in range(0, len(rows), _CACHED_ROWS)]
         scores = [self._codes[part].astype(np.float32) @ scaled for part in parts]
-        return np.concatenate([np.empty(0, np.float32), *scores]) + query @ first
+        together: Float32s = np.concatenate([np.empty(0, np.float32), *scores])
+        together += query @ first
+        return together
 
     def _settle(self, query: Float32s, rough: Float32s, found: Int64s, k: int) -> tuple[Float32s, Int64s]:
         """Score rows by their words from the top of the affine order on, until no row further down can come in."""
