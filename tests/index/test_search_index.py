@@ -11,7 +11,7 @@ import pytest
 
 from tessera.errors import IndexingError
 from tessera.index.build import CODECS, build_index, load_index
-from tessera.index.files import MANIFEST, verify
+from tessera.index.files import MANIFEST, read_manifest, verify, write_manifest
 from tessera.index.search_index import SearchIndex
 
 IDS = np.arange(3000) * 3 + 5
@@ -175,6 +175,15 @@ def test_every_damaged_file_is_refused(index: SearchIndex, tmp_path: Path) -> No
             load_index(tmp_path)
         path.write_bytes(content)
     assert load_index(tmp_path).size == 3000
+
+
+def test_an_index_of_an_older_layout_is_refused(gallery: Any, tmp_path: Path) -> None:
+    build_index("pq1", np.arange(3000), gallery).save(tmp_path)
+    manifest = read_manifest(tmp_path)
+    del manifest["files"]["codec.matrix"]
+    write_manifest(tmp_path, manifest)
+    with pytest.raises(IndexingError, match="older Tessera"):
+        load_index(tmp_path)
 
 
 def test_the_same_input_gives_the_same_files_on_one_and_two_threads(gallery: Any, tmp_path: Path) -> None:

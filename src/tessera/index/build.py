@@ -101,7 +101,10 @@ def _open(folder: Path, manifest: dict[str, object]) -> SearchIndex:
     }
     values = manifest["values"]
     assert isinstance(values, dict)
-    codec = CODECS[name].restore(values, arrays, store)
+    try:
+        codec = CODECS[name].restore(values, arrays, store)
+    except KeyError as error:
+        raise IndexingError(f"The index in {folder} has no {error}: an older Tessera wrote it. Rebuild it.") from error
     rows = Rows(read_array(folder, files["ids"], mapped=False), read_array(folder, files["alive"], mapped=False))
     fitted = manifest["fitted"]
     assert isinstance(fitted, dict)
