@@ -31,19 +31,16 @@ def fit_tokenizer(head: TokenHead, local_features: Array, sharpness: float, seed
         head.tokenizer.weight.copy_(torch.from_numpy(rows * sharpness / (local_features @ rows.T).std()))
 
 
-def centre_tokens(features: Array, num_tokens: int, seed: int, starts: int = 10, iterations: int = 30) -> Array:
-    """Spherical k-means of N C, the best of several starts. Returns L C, unit rows."""
+def centre_tokens(features: Array, num_tokens: int, seed: int, iterations: int = 30) -> Array:
+    """Spherical k-means of N C. Returns L C, unit rows."""
     rng = np.random.default_rng(seed)
     unit = features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
-    found = []
-    for _ in range(starts):
-        centres = unit[rng.choice(len(unit), num_tokens, replace=False)]
-        for _ in range(iterations):
-            nearest = (unit @ centres.T).argmax(axis=1)
-            sums = [unit[nearest == k].sum(axis=0) if (nearest == k).any() else unit[k] for k in range(num_tokens)]
-            centres = np.stack(sums) / np.linalg.norm(sums, axis=1, keepdims=True)
-        found.append(centres)
-    return max(found, key=lambda centres: float((unit @ centres.T).max(axis=1).mean()))
+    centres = unit[rng.choice(len(unit), num_tokens, replace=False)]
+    for _ in range(iterations):
+        nearest = (unit @ centres.T).argmax(axis=1)
+        sums = [unit[nearest == k].sum(axis=0) if (nearest == k).any() else unit[k] for k in range(num_tokens)]
+        centres = np.stack(sums) / np.linalg.norm(sums, axis=1, keepdims=True)
+    return centres
 
 
 def fit_projection(
