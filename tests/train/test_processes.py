@@ -89,17 +89,21 @@ def write_recipe(
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # seconds alone, minutes on a machine that is busy
 @pytest.mark.parametrize(
-    ("precision", "accumulate", "rate", "scale"), [("fp32", 1, 0.00002, 8.0), ("fp64", 2, 0.01, 32.0)]
+    ("precision", "accumulate", "rate", "scale", "frozen"),
+    [("fp32", 1, 0.001, 32.0, True), ("fp32", 1, 0.00002, 8.0, False), ("fp64", 2, 0.01, 32.0, False)],
 )
 def test_two_processes_take_the_same_steps_as_one(
-    drawn_dir: Path, tmp_path: Path, precision: str, accumulate: int, rate: float, scale: float
+    drawn_dir: Path, tmp_path: Path, precision: str, accumulate: int, rate: float, scale: float, frozen: bool
 ) -> None:
-    """In double precision with the paper's own rate and scale; in single with those at which rounding stays small.
+    """With the paper's own rate and scale where the backbone is frozen, and in double precision where it is not.
+
+    In single precision the whole network keeps together only at a rate at which rounding stays small:
 
     scripts/rounding_in_training.py shows that one process alone does no better: docs/training.md has its table.
     """
     recipe = write_recipe(tmp_path, dropout=0.0, epochs=7, accumulate=accumulate, precision=precision, minutes=9.0)
-    options = ["--set", f"optimiser.rate={rate}", "--set", f"loss.config.scale={scale}"]
+    changes = (f"optimiser.rate={rate}", f"loss.config.scale={scale}", f"frozen.enabled={str(frozen).lower()}")
+    options = [part for change in changes for part in ("--set", change)]
     for processes in (1, 2):
         finish(start(recipe, drawn_dir, tmp_path / f"of{processes}", processes, *options))
     one, two = losses(tmp_path / "of1"), losses(tmp_path / "of2")
