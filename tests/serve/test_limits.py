@@ -9,14 +9,17 @@ import struct
 import threading
 import zlib
 from collections import Counter
+from types import SimpleNamespace
 
 import httpx
 import pytest
+from starlette.requests import ClientDisconnect, Request
 
 from tessera.serve.app import create_app
 from tessera.serve.lanes import MOST_TOGETHER, Lanes
 from tessera.serve.middleware import InFlight, LimitInFlight
 from tessera.serve.problems import ProblemError
+from tessera.serve.routes import Serving
 from tessera.serve.server import PatientProtocol
 from tessera.serve.settings import Settings
 
@@ -189,6 +192,41 @@ def test_work_that_waited_too_long_is_never_begun():
         release.set()  # the first one kept its thread until now
         lanes.timeout_s = 120
         assert await lanes.run("network", len, "abc") == 3
+        lanes.close()
+
+    asyncio.run(main())
+    assert begun == []
+
+
+def test_who_goes_away_while_waiting_is_not_worked_for():
+    begun, held, release = [], threading.Event(), threading.Event()
+    gone = asyncio.Event()
+
+    async def receive():
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    def hold():
+        held.set()
+        return release.wait(120)
+
+    async def main():
+        lanes = Lanes(cores=1, timeout_s=120)
+        state = SimpleNamespace(service=None, lanes=lanes, settings=None)
+        request = Request({"type": "http", "app": SimpleNamespace(state=state)}, receive)
+        first = asyncio.ensure_future(lanes.run("network", hold))
+        await asyncio.to_thread(held.wait, 120)
+        waiting = asyncio.ensure_future(Serving.of(request).run_network(begun.append, 1))
+        await asyncio.sleep(0)
+        gone.set()
+        with pytest.raises(ClientDisconnect):
+            await waiting
+        release.set()
+        assert await first
+        gone.clear()
+        assert await Serving.of(request).run_network(len, "abc") == 3  # and who stays is answered
+        with pytest.raises(ZeroDivisionError):
+            await Serving.of(request).run_network(divmod, 1, 0)
         lanes.close()
 
     asyncio.run(main())

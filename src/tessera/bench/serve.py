@@ -61,7 +61,7 @@ def measure_service(
         scripts = {GALLERY_PICTURE: _ids_script(images), UPLOAD: _upload_script(work, picture)}
         address, process = stack.enter_context(_server(gallery_path))
         for kind in kinds:
-            _run_wrk(address, clients, 2, work, scripts[kind])  # what is made on first use is no growth
+            _run_wrk(address, clients, 5, work, scripts[kind])  # what is made on first use is no growth
             before = _memory_mb(process.pid)
             report[kind] = _run_wrk(address, clients, seconds, work, scripts[kind])
             report[kind]["memory_mb"] = [before, _memory_mb(process.pid)]

@@ -28,9 +28,9 @@ class Lanes:
 
     def __init__(self, cores: int, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        # The network's runs share the cores, so more at once only adds waiting; a search is one thread's work; files
-        # wait for the disk; the gallery has one writer.
-        counts: dict[Lane, int] = {"network": cores, "search": cores, "files": max(2, cores), "writing": 1}
+        # The network's runs share the cores, so more at once only add waiting, and each holds the maps of a picture; a
+        # search is one thread's work; files wait for the disk; the gallery has one writer.
+        counts: dict[Lane, int] = {"network": max(1, cores // 2), "search": cores, "files": max(2, cores), "writing": 1}
         self._pools = {
             lane: ThreadPoolExecutor(count, f"tessera-{lane}", initializer=_search_alone)
             for lane, count in counts.items()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
 
 from tessera.data.boxes import Box, parse_box
 from tessera.errors import UsageError
 from tessera.serve import schemas
 from tessera.serve.access import COOKIE, matches, require_reader, require_writer
-from tessera.serve.lanes import Lane, Lanes
+from tessera.serve.lanes import Lanes
 from tessera.serve.problems import ProblemError
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
@@ -50,6 +53,7 @@ ImageId = Annotated[int, Path(ge=1, le=MAX_ID, description="A picture's id, from
 class Serving:
     """What the routes work with, from the request: as dependencies of theirs it would cost a tenth of their time."""
 
+    request: Request
     service: GalleryService
     lanes: Lanes
     settings: Settings
@@ -57,7 +61,28 @@ class Serving:
     @classmethod
     def of(cls, request: Request) -> Serving:
         state = request.app.state
-        return cls(state.service, state.lanes, state.settings)
+        return cls(request, state.service, state.lanes, state.settings)
+
+    async def run_network(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The call's answer, in the network's lane. Whoever goes away while waiting makes room for those behind.
+
+        The request's body must have been read: all that can still come from the client is that it has gone.
+        """
+        work = asyncio.ensure_future(self.lanes.run("network", call, *args, **kwargs))
+        gone = asyncio.ensure_future(_disconnected(self.request))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ClientDisconnect
+            return work.result()
+        finally:
+            work.cancel()
+            gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def optional_box(text: str | None) -> Box | None:
@@ -92,7 +117,7 @@ async def search_by_upload(request: Request, form: Annotated[schemas.SearchForm,
     at = Serving.of(request)
     options = search_options(form, at.settings)
     content = await read_upload(form.file, at.settings.max_bytes)
-    return JSONResponse(await at.lanes.run("network", at.service.search, content, **options))
+    return JSONResponse(await at.run_network(at.service.search, content, **options))
 
 
 @api.get(
@@ -108,9 +133,10 @@ async def search_by_image(
 ) -> Any:
     at = Serving.of(request)
     options = search_options(query, at.settings)
-    if query.box or query.rerank or query.expand:
-        lane: Lane = "network" if query.box or query.rerank else "search"
-        answer = await at.lanes.run(lane, at.service.search, image_id, **options)
+    if query.box or query.rerank:
+        answer = await at.run_network(at.service.search, image_id, **options)
+    elif query.expand:
+        answer = await at.lanes.run("search", at.service.search, image_id, **options)
     else:
         # Most are of this kind. The stored descriptor is the query, so those that wait are searched for together.
         where = tuple(query.where or ())
@@ -128,7 +154,7 @@ async def search_by_image(
 async def explain_upload(request: Request, image_id: ImageId, form: Annotated[schemas.BoxedForm, File()]) -> Any:
     at = Serving.of(request)
     content = await read_upload(form.file, at.settings.max_bytes)
-    return await at.lanes.run("network", at.service.explain, content, optional_box(form.box), image_id)
+    return await at.run_network(at.service.explain, content, optional_box(form.box), image_id)
 
 
 @api.get(
@@ -141,7 +167,7 @@ async def explain_images(
     request: Request, image_id: ImageId, other_id: ImageId, query: Annotated[schemas.Boxed, Query()]
 ) -> Any:
     at = Serving.of(request)
-    return await at.lanes.run("network", at.service.explain, image_id, optional_box(query.box), other_id)
+    return await at.run_network(at.service.explain, image_id, optional_box(query.box), other_id)
 
 
 @api.get("/images", response_model=schemas.ImagePage, tags=["gallery"], summary="Browse the gallery")
