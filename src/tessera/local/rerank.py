@@ -31,7 +31,7 @@ SIZE = 1024  # longer side of the images that features are taken from; never enl
 # all are believed; they lie at the centres of cells and cannot agree to a few pixels, so half a cell is allowed; those
 # within a cell of the edge are left out, since padding makes them alike in every picture.
 BELIEVED = {"sift": (0.9, 8), "hesaff-rsift": (0.9, 8), "xfeat": (0.82, 12), "disk": (0.8, 12)}
-OF_NETWORKS = (-1.0, 8)
+OF_NETWORKS = (-1.0, 12)
 _CELLS_APART = 0.5
 EDGE_CELLS = 1.0
 
