@@ -22,7 +22,7 @@ from tessera.local.inverted_file import InvertedFile, KernelConfig
 
 DIM = 128
 _BATCH = 250  # images
-EFFORT = 48  # of the assignment that looks through some groups of words
+EFFORT = 32  # of the assignment that looks through some groups of words
 _PEER_SAMPLE = 500  # images that the package aggregates itself
 _SHARED_WORDS = 0.3  # of an image's features, in words that its neighbours have too
 

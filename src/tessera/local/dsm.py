@@ -36,7 +36,7 @@ class DsmConfig:
 
     significance: by how many standard deviations the inliers must exceed what falls within the tolerance by chance.
     Photos are laid out alike (sky above, walls below), so strangers agree on many maxima, and images of other sizes on
-    other numbers: a count alone says nothing. The bound is above the best of 1,700 strangers among validation landmarks
+    other numbers: a count alone says nothing. The bound is above the best of 1,066 strangers among validation landmarks
     (docs/local.md).
     """
 

@@ -29,7 +29,7 @@ _MERGE_SEGMENTS = 8
 class KernelConfig:
     """The defaults are HOW's: signs, five words a query feature, alpha 3, threshold 0, no idf.
 
-    effort: 0 finds the nearest words exactly, as the published package; 48 is five times faster with 65,536 words and
+    effort: 0 finds the nearest words exactly, as the published package; 32 is five times faster with 65,536 words and
     misses a few (docs/local.md has figures).
     """
 
