@@ -73,7 +73,7 @@ def take(browser: Any, address: str, folder: Path) -> None:
         settle(page)
         page.screenshot(path=folder / f"page-search-{scheme}.png")
         if scheme == "light":
-            page.locator(".tile").nth(1).click()
+            page.locator(".tile").first.click()
             page.wait_for_selector("#why-tokens button")
             page.locator("#why-tokens button").first.hover()
             settle(page)
@@ -83,6 +83,7 @@ def take(browser: Any, address: str, folder: Path) -> None:
         viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True, bypass_csp=True
     )
     page = context.new_page()
+    page.set_default_timeout(120_000)
     page.goto(address)
     page.wait_for_selector(".tile")
     page.locator(".tile").nth(2).tap()

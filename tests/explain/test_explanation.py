@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from tessera.errors import UsageError
 from tessera.explain.explanation import explain_image, explain_pair, occlusion_map, pair_up
 from tessera.explain.figure import TOKEN_COLOURS, draw_image, draw_pair, heat_overlay
 from tessera.extract.extractor import Extractor
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "photos"
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,18 @@ def test_contributions_sum_to_the_score(extractor, scenes_dir):
     values = [pair.matrix[i, j] for i, j in pair.pairs]
     assert values == sorted(values, reverse=True)
     assert 0 <= pair.strongest_token < 4
+
+
+@pytest.mark.parametrize("scales", [(1.0,), (0.7071, 1.0, 1.4142)])
+def test_the_packaged_models_contributions_sum_to_the_score(scales):
+    extractor = Extractor("lite", size=256, scales=scales, threads=1)
+    names = ("bridge", "casa-mila", "roman-colosseum", "wine")
+    photos = [load_photo(EXAMPLES / f"{name}.jpg", size=256) for name in names]
+    explained = [explain_image(extractor, photo) for photo in photos]
+    descriptors = [extractor.describe(photo) for photo in photos]
+    for i, j in itertools.combinations_with_replacement(range(len(photos)), 2):
+        pair = pair_up(explained[i], explained[j])
+        assert float(pair.matrix.sum()) == pytest.approx(float(descriptors[i] @ descriptors[j]), abs=1e-4)
 
 
 def test_a_network_without_tokens_gets_a_map_and_says_so(scenes_dir):
