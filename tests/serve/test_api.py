@@ -96,8 +96,8 @@ def test_keys_adding_removing_and_following_another_process(
     path = tmp_path / "g.tessera"
     with Gallery(path, model=str(token_bundle), threads=1) as gallery:
         gallery.index(scenes_dir / "scene00.jpg", scenes_dir / "scene01.jpg")
-    settings = Settings(path, key="reader", writer_key="writer", threads=1)
-    with running(settings) as address, httpx.Client(base_url=address, timeout=60) as client:
+    settings = Settings(path, key="reader", writer_key="writer", threads=1, timeout_s=280)
+    with running(settings) as address, httpx.Client(base_url=address, timeout=120) as client:
         check_problem(client.get("/api/stats"), 401)
         check_problem(client.get("/api/stats", headers={"Authorization": "Bearer wrong"}), 401)
         check_problem(client.post("/api/session", json={"key": "wrong"}), 401)
@@ -129,10 +129,10 @@ def test_keys_adding_removing_and_following_another_process(
 def test_an_empty_gallery_answers_and_says_what_to_do(running, tmp_path, token_bundle, picture):
     with Gallery(tmp_path / "empty.tessera", model=str(token_bundle), threads=1):
         pass
-    with running(Settings(tmp_path / "empty.tessera", threads=1)) as address:
-        assert httpx.get(f"{address}/api/images").json() == {"images": [], "total": 0, "next": None}
-        assert httpx.get(f"{address}/api/stats").json()["images"] == 0
-        found = httpx.post(f"{address}/api/search", files=picture(), timeout=60).json()
+    with running(Settings(tmp_path / "empty.tessera", threads=1, timeout_s=280)) as address:
+        assert httpx.get(f"{address}/api/images", timeout=120).json() == {"images": [], "total": 0, "next": None}
+        assert httpx.get(f"{address}/api/stats", timeout=120).json()["images"] == 0
+        found = httpx.post(f"{address}/api/search", files=picture(), timeout=120).json()
         assert found["results"] == []
         assert "tessera index" in found["note"]
 

@@ -117,7 +117,7 @@ def test_ten_thousand_wrong_addresses_make_no_new_series(tmp_path):
 
 
 def test_bodies_that_are_too_large(running, served_gallery, check_problem):
-    settings = Settings(served_gallery, threads=1, max_bytes=20_000, body_timeout_s=120)
+    settings = Settings(served_gallery, threads=1, timeout_s=280, max_bytes=20_000, body_timeout_s=120)
     with running(settings) as address, httpx.Client(base_url=address, timeout=120) as client:
         check_problem(client.post("/api/search", files={"file": ("a.jpg", b"x" * 200_000)}), 413)
         check_problem(client.post("/api/search", files={"file": ("a.jpg", b"x" * 20_001)}), 413)
@@ -134,7 +134,7 @@ def test_a_client_that_stops_midway_is_told(running, served_gallery):
 
 
 def test_clients_beyond_the_limit_are_put_off(running, eventually, served_gallery, check_problem):
-    settings = Settings(served_gallery, threads=1, body_timeout_s=600, max_in_flight=1)
+    settings = Settings(served_gallery, threads=1, timeout_s=280, body_timeout_s=600, max_in_flight=1)
     with running(settings) as address, httpx.Client(base_url=address, timeout=120) as client:
         for _ in range(20):  # whoever has an answer may ask again at once
             assert client.get("/api/stats").status_code == 200

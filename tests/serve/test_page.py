@@ -294,7 +294,7 @@ def test_an_empty_gallery_tells_what_to_do(browser, running, tmp_path, token_bun
 
     with Gallery(tmp_path / "empty.tessera", model=str(token_bundle), threads=1):
         pass
-    with running(Settings(tmp_path / "empty.tessera", threads=1)) as address:
+    with running(Settings(tmp_path / "empty.tessera", threads=1, timeout_s=280)) as address:
         page = open_page(browser)
         page.goto(address)
         playwright.expect(page.locator("#welcome")).to_contain_text("This gallery is empty")
@@ -305,7 +305,7 @@ def test_an_empty_gallery_tells_what_to_do(browser, running, tmp_path, token_bun
 def test_a_key_is_asked_for(browser, running, served_gallery):
     from tessera.serve.settings import Settings
 
-    with running(Settings(served_gallery, key="open sesame", threads=1)) as address:
+    with running(Settings(served_gallery, key="open sesame", threads=1, timeout_s=280)) as address:
         page = open_page(browser)
         page.goto(address)
         page.fill("#ask-key", "wrong")

@@ -25,7 +25,7 @@ def process(tmp_path, token_bundle, scenes_dir):
     path = tmp_path / "g.tessera"
     with Gallery(path, model=str(token_bundle), threads=1) as gallery:
         gallery.index(scenes_dir / "scene00.jpg", scenes_dir / "scene01.jpg")
-    command = [*TESSERA, "serve", "-g", str(path), "--port", "0"]
+    command = [*TESSERA, "serve", "-g", str(path), "--port", "0", "--timeout", "280"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         found = re.search(r"http://\S+", running.stderr.readline())
         lines: list[str] = []
