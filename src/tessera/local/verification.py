@@ -128,8 +128,8 @@ def fit_transformation(
     inliers = mask.ravel().astype(bool)
     if config.model == "homography":
         inliers[inliers] = _plausible(transformation, source[inliers], config)
-    cells = (number_cells(points, config.threshold_px / 2) for points in (source, target))
-    inliers = keep_one_each(*cells, inliers)
+    first, second = (number_cells(points, config.threshold_px / 2) for points in (source, target))
+    inliers = keep_one_each(first, second, inliers)
     if not inliers.any():
         return nothing
     return Verification(matches, inliers, np.asarray(transformation, dtype=np.float64))
@@ -138,7 +138,7 @@ def fit_transformation(
 def number_cells(points: npt.NDArray[np.float32], side_px: float) -> npt.NDArray[np.int64]:
     """The same number for points of the same cell of a grid, M: detectors find one place several times."""
     cells = np.floor(points / side_px).astype(np.int64)
-    return cells[:, 0] * (1 << 32) + cells[:, 1]
+    return np.asarray(cells[:, 0] * (1 << 32) + cells[:, 1], dtype=np.int64)
 
 
 def keep_one_each(
