@@ -4,9 +4,9 @@ FAISS's product quantiser is called on codes that live in an array of ours: its 
 one-list inverted file would add eight bytes an image for ids. A filtered search goes through copies of the admitted
 codes.
 
-Rows are ordered by the asymmetric distance, as the paper orders them, not by the product with the words: words are
-shorter than what they stand for, by more in some rows than in others, and only the distance makes up for that (on
-landmark photos it is two points of mAP better). The score is what the cosine would be at that distance.
+Rows are ordered by the product with their words. The distance to the words punishes rows whose words are long: with
+the descriptors of the first bundles, most of whose energy was a common mean, that was two points of mAP better, with
+those of `lite` it is three worse.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHUNK_ROWS = 65536
 
 
 class Pq8Codec(Codec):
-    """Scores 1 - d^2 / 2, d from the query as it is to the words of a row. What 8 does not divide is padded."""
+    """Scores are products of the query as it is with the words of a row. What 8 does not divide is padded."""
 
     name = "pq8"
     exact = False
@@ -73,7 +73,7 @@ class Pq8Codec(Codec):
         depth = min(k, possible)
         padded = self._pad(queries)
         if len(queries) >= LEAST_BATCH:
-            return scan_blocks(padded, self._blocks(), depth, keep, bias=_missing_energy)
+            return scan_blocks(padded, self._blocks(), depth, keep)
         heap = _Heap(len(queries), depth)
         if keep is None:
             heap.scan(self._pq, padded, self._codes)
@@ -117,14 +117,8 @@ class Pq8Codec(Codec):
         return int(self._codes.nbytes + 4 * self._pq.centroids.size())
 
 
-def _missing_energy(words: Float32s) -> Float32s:
-    """What turns the product with words N D into 1 - d^2 / 2 for a query of unit length: (1 - |words|^2) / 2."""
-    missing: Float32s = (1 - np.einsum("nd,nd->n", words, words)) / 2
-    return missing
-
-
 class _Heap:
-    """The best rows of Q queries over several scans of `ProductQuantizer.search`."""
+    """The best rows of Q queries over several scans of `ProductQuantizer.search_ip`."""
 
     def __init__(self, queries: int, depth: int) -> None:
         self.scores = np.empty((queries, 0), np.float32)
@@ -133,14 +127,12 @@ class _Heap:
 
     def scan(self, pq: Any, queries: Float32s, codes: Bytes, names: Int64s | None = None) -> None:
         depth = min(self.depth, len(codes))
-        scores = np.empty((len(queries), depth), np.float32)  # squared distances, until they are turned
+        scores = np.empty((len(queries), depth), np.float32)
         places = np.empty((len(queries), depth), np.int64)
-        heap = faiss.float_maxheap_array_t()
+        heap = faiss.float_minheap_array_t()
         heap.nh, heap.k = len(queries), depth
         heap.val, heap.ids = faiss.swig_ptr(scores), faiss.swig_ptr(places)
-        pq.search(faiss.swig_ptr(queries), len(queries), faiss.swig_ptr(codes), len(codes), heap)
-        energies = np.einsum("qd,qd->q", queries, queries)[:, None]
-        scores = (1 + energies - scores) / 2
+        pq.search_ip(faiss.swig_ptr(queries), len(queries), faiss.swig_ptr(codes), len(codes), heap)
         self.scores = np.concatenate([self.scores, scores], axis=1)
         self.rows = np.concatenate([self.rows, places if names is None else names[places]], axis=1)
 

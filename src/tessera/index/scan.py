@@ -6,7 +6,7 @@ few rows pass, so one comparison a score is all that the rest costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,21 +24,16 @@ def scan_blocks(
     blocks: Iterable[tuple[int, Float32s]],
     depth: int,
     keep: Keep | None,
-    *,
-    bias: Callable[[Float32s], Float32s] | None = None,
 ) -> tuple[Float32s, Int64s]:
     """The `depth` best rows of each of Q D queries, in no order: scores Q depth, rows Q depth, padded with -inf and -1.
 
-    blocks: (first row, descriptors B D) in ascending order. bias: what the scores of a block's rows have beside the
-    product, B.
+    blocks: (first row, descriptors B D) in ascending order.
     """
     heaps = [_Pool(depth) for _ in queries]
     thresholds = np.full((len(queries), 1), -np.inf, dtype=np.float32)
     admitted = None if keep is None else np.unpackbits(keep.bitmap, count=keep.total, bitorder="little").astype(bool)
     for start, block in blocks:
         scores = queries @ block.T  # Q B
-        if bias is not None:
-            scores += bias(block)
         if admitted is not None:
             scores[:, ~admitted[start : start + len(block)]] = -np.inf
         which, where = np.nonzero(scores > thresholds)
