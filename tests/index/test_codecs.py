@@ -239,6 +239,10 @@ def test_lists_promise_products(gallery: Any, queries: Any) -> None:
 def test_flat_holds_every_segment_once_it_is_asked(gallery: Any, queries: Any, threads: int) -> None:
     halves = gallery.astype(np.float16)
     store = DescriptorStore(64, [halves[:1500], halves[1500:1501], halves[1501:]])
+    filtered = FlatCodec.fit(store, seed=0, target_recall=1.0).search(
+        queries, 2, Keep(3000, rows=np.array([4, 9])), store
+    )
+    assert np.array_equal(np.sort(filtered[1]), [[4, 9]] * len(queries))
     codec = FlatCodec.fit(store, seed=0, target_recall=1.0)
     assert codec.memory_bytes == 3000 * 64 * 4
     with use_threads(threads):

@@ -61,7 +61,8 @@ class FlatCodec(Codec):
         return flat.reshape(self._filled.ntotal, self._filled.d)
 
     def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
-        possible = self._index.ntotal if keep is None else len(keep)
+        filled = self._index
+        possible = filled.ntotal if keep is None else len(keep)
         depth = min(k + _SLACK, possible)
         if depth == 0:
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
