@@ -73,6 +73,8 @@ class Serving:
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
+                work.cancel()
+                await asyncio.wait({work})  # until it has left the queue
                 raise ClientDisconnect
             return work.result()
         finally:
