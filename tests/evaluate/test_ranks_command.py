@@ -141,12 +141,27 @@ def test_one_list_of_positives_has_one_protocol(tmp_path: Path) -> None:
         ('[{"easy": [0], "bbx": [1, 2, 3]}]', "a box is four numbers"),
         ('[{"easy": [0], "bbx": [5, 2, 3, 4]}]', "is inside out"),
         ('{"gnd": [{"easy": [0]}], "imlist": ["../../etc/passwd"]}', "no name of a picture"),
+        ('{"gnd": [{"easy": [0]}], "imlist": [7]}', "no name of a picture: '7'"),
     ],
 )
 def test_bad_ground_truths(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "g.json").write_text(content)
     with pytest.raises(DataError, match=message):
         read_ground_truth(tmp_path / "g.json")
+
+
+@pytest.mark.parametrize("kind", ["S", "U", "O", "list"])
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_names_of_pictures_come_as_text_or_bytes_with_or_without_suffix(
+    tmp_path: Path, kind: str, protocol: int
+) -> None:
+    names = ["all_souls_000013.jpg", "christ_church_000179"]
+    given = names if kind == "list" else np.array(names, dtype=kind)
+    content = {"gnd": [{"easy": [1], "bbx": np.array([1, 2, 3, 4])}], "imlist": given, "qimlist": given[:1]}
+    (tmp_path / "g.pkl").write_bytes(pickle.dumps(content, protocol=protocol))
+    truth = read_ground_truth(tmp_path / "g.pkl")
+    assert truth.gallery_names == ("all_souls_000013", "christ_church_000179")
+    assert truth.query_names == ("all_souls_000013",) and truth.boxes == ((1.0, 2.0, 3.0, 4.0),)
 
 
 def test_ground_truth_of_another_kind_and_a_malicious_one(tmp_path: Path) -> None:

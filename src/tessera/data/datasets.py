@@ -12,7 +12,7 @@ from tessera.data.gldv2 import Gldv2Config, load_gldv2
 from tessera.data.labelled import ImageSet
 from tessera.data.lists import Gldv1Config, ListConfig, TableConfig, load_gldv1, load_list, load_nc_clean, load_table
 from tessera.data.pairs import PairsConfig, PairSet, load_pairs
-from tessera.errors import ConfigError, DataError
+from tessera.errors import ConfigError
 from tessera.registry import Registry
 
 
@@ -81,11 +81,3 @@ def load_labelled(name: str, root: str | None = None, options: Mapping[str, Any]
     """Load a data set that has labels; of a pair list, its images with the clusters as labels."""
     loaded = load_dataset(name, root, options)
     return loaded.images if isinstance(loaded, PairSet) else loaded
-
-
-def load_pair_set(name: str, root: str | None = None, options: Mapping[str, Any] | None = None) -> PairSet:
-    """Load a data set of pairs; labelled images give none by themselves."""
-    loaded = load_dataset(name, root, options)
-    if not isinstance(loaded, PairSet):
-        raise DataError(f"data set '{name}' has labels and no pairs.")
-    return loaded

@@ -44,7 +44,9 @@ def load_gldv2(config: Gldv2Config) -> ImageSet:
     published one is noted, not refused: subsets are legitimate.
     """
     root = Path(config.root)
-    rows = _read_clean(root / "train_clean.csv") if config.clean else _read_all(root / "train.csv")
+    rows = (_read_clean if config.clean else _read_all)(
+        _table(root, "train_clean.csv" if config.clean else "train.csv")
+    )
     notes = [_compare(rows)] if config.clean else []
     dropped = _read_column(root / "duplicates.csv", "drop") if (root / "duplicates.csv").is_file() else set()
     if config.exclude:
@@ -71,9 +73,14 @@ def gldv2_file(image_id: str) -> str:
     return f"train/{image_id[0]}/{image_id[1]}/{image_id[2]}/{image_id}.jpg"
 
 
-def landmark_names(root: Path) -> dict[str, str]:
-    """The name of each landmark id of roles.csv (gldv2-50 only)."""
-    return {row["landmark_id"]: row["name"] for _, row in read_table(root / "roles.csv", ("landmark_id", "name"))}
+def _table(root: Path, name: str) -> Path:
+    if not (root / name).is_file():
+        found = sorted(path.name for path in root.glob("*.csv")) if root.is_dir() else []
+        raise DataError(
+            f"{root / name} cannot be read: it is not there. Found: {', '.join(found) or 'no CSV'}. Give GLDv2's own "
+            "folder, with train/a/b/c/ID.jpg and train_clean.csv (data set gldv2-clean) or train.csv (gldv2)."
+        )
+    return root / name
 
 
 def _read_clean(path: Path) -> list[tuple[str, str]]:

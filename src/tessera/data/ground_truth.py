@@ -86,7 +86,7 @@ def read_box(values: Any, where: str) -> Box | None:
     try:
         x0, y0, x1, y1 = (float(value) for value in np.asarray(values, dtype=np.float64).reshape(-1))
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: a box is four numbers x0 y0 x1 y1, not {values!r}.") from error
+        raise DataError(f"{where}: a box is four numbers x0 y0 x1 y1; this one is something else.") from error
     if not (np.isfinite([x0, y0, x1, y1]).all() and x0 < x1 and y0 < y1):
         raise DataError(f"{where}: the box {x0:g} {y0:g} {x1:g} {y1:g} is inside out.")
     return x0, y0, x1, y1
@@ -117,7 +117,12 @@ def _ids(values: Any, size: int | None, where: str) -> IntArray:
 def _names(values: Any, where: str) -> tuple[str, ...]:
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str | bytes):
         raise DataError(f"{where} must be a list of names.")
-    names = tuple(str(value) for value in values)
-    if any(not name or "\0" in name or name.startswith("/") or ".." in name.split("/") for name in names):
-        raise DataError(f"{where} has a name that is no name of a picture.")
-    return names
+    return tuple(_name(value, where) for value in values)
+
+
+def _name(value: Any, where: str) -> str:
+    """The name of a picture without `.jpg`, which some files have and others leave out."""
+    name = value.decode("latin1") if isinstance(value, bytes) else value
+    if not isinstance(name, str) or not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise DataError(f"{where} has an entry that is no name of a picture: {str(name)[:100]!r}.")
+    return name.removesuffix(".jpg")

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,21 +16,6 @@ from tessera.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-
-
-class LabelledImages(Protocol):
-    """What a consumer may rely on; `ImageSet` is the one implementation that the loaders give."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def files(self) -> Sequence[str]: ...
-    @property
-    def labels(self) -> IntArray: ...
-    @property
-    def class_names(self) -> Sequence[str]: ...
-    def __len__(self) -> int: ...
-    def path(self, index: int) -> Path: ...
 
 
 @dataclass(frozen=True)
@@ -80,29 +64,22 @@ class ImageSet:
         files = tuple(self.files[index] for index in chosen)
         return replace(self, name=name or self.name, files=files, labels=self.labels[chosen])
 
-    def compact(self) -> ImageSet:
-        """The same images with the labels renumbered so that no class is empty."""
-        used, labels = np.unique(self.labels, return_inverse=True)
-        return replace(self, labels=labels.astype(np.int64), class_names=tuple(self.class_names[i] for i in used))
-
     def fingerprint(self) -> str:
-        """A hash of the names and the labels; not of the content, which `revisited.images_fingerprint` covers."""
+        """A hash of the names and the labels; not of the content, which `benchmark.images_fingerprint` covers."""
         digest = hashlib.sha256()
         for file, label in zip(self.files, self.labels, strict=True):
             digest.update(f"{file}\0{self.class_names[label]}\n".encode())
         return digest.hexdigest()[:16]
 
 
-def image_set(
-    name: str, root: Path, pairs: Sequence[tuple[str, str]], *, class_order: Sequence[str] | None = None
-) -> ImageSet:
+def image_set(name: str, root: Path, pairs: Sequence[tuple[str, str]]) -> ImageSet:
     """Make an ImageSet of (file, class name) pairs; classes are numbered in the order of their sorted names.
 
     The names are sorted as strings, so '10' stands before '2': this is the numbering of the field's classifiers.
     """
     if not pairs:
         raise DataError(f"{name}: no images were found under {root}.")
-    names = tuple(class_order) if class_order is not None else tuple(sorted({label for _, label in pairs}))
+    names = tuple(sorted({label for _, label in pairs}))
     index = {label: position for position, label in enumerate(names)}
     labels = np.fromiter((index[label] for _, label in pairs), dtype=np.int64, count=len(pairs))
     single = int(np.count_nonzero(np.bincount(labels, minlength=len(names)) == 1))

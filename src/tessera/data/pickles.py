@@ -48,7 +48,7 @@ def load_plain_pickle(path: Path | str) -> Any:
     try:
         return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
     except _BAD_PICKLE as error:
-        raise DataError(f"{path} is no pickle of plain data: {error or type(error).__name__}.") from error
+        raise DataError(f"{path} is no pickle of plain data: {str(error) or type(error).__name__}.") from error
 
 
 class _PlainUnpickler(pickle.Unpickler):

@@ -63,4 +63,4 @@ def _find(name: str, root: Path) -> Path:
 
 
 def _picture(folder: Path, name: str) -> Path:
-    return folder / "jpg" / (name if name.endswith(".jpg") else f"{name}.jpg")
+    return folder / "jpg" / f"{name}.jpg"
