@@ -25,6 +25,7 @@ A message says what was wrong, what was found and what to do.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "TesseraError",
     "TrainingError",
     "UsageError",
+    "printable",
     "unknown_name",
 ]
 
@@ -127,6 +129,15 @@ class TrainingError(TesseraError):
 
 class EvaluationError(TesseraError):
     pass
+
+
+def printable(text: str | os.PathLike[str]) -> str:
+    """A path or a text for a message: what a terminal could not show, or would obey, is spelt as an escape."""
+    readable = os.fspath(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in readable
+    )
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

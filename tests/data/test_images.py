@@ -6,6 +6,8 @@ import io
 import json
 import os
 import struct
+import sys
+import types
 import zlib
 from pathlib import Path
 
@@ -152,6 +154,37 @@ def test_transparent_is_laid_on_white_and_sixteen_bits_are_reduced() -> None:
     assert (pixels[2:] == 255).all()
     wide = np.full((3, 3), 0x8000, np.uint16)
     assert (load_photo(encoded(wide, "PNG"), size=4) == 0x80).all()
+
+
+@pytest.mark.parametrize("white", [1.0, 255.0, 65535.0])
+def test_floats_and_wide_integers_keep_their_greys(white: float) -> None:
+    steps = np.tile(np.linspace(0, 1, 16, dtype=np.float32), (4, 1))
+    as_seen = np.repeat(np.round(255 * steps).astype(np.uint8)[..., None], 3, axis=2)
+    np.testing.assert_array_equal(load_photo(encoded(steps * white, "TIFF"), size=None), as_seen)
+    if white > 1:
+        integers = np.round(steps * white).astype(np.int32)
+        np.testing.assert_array_equal(load_photo(encoded(integers, "TIFF"), size=None), as_seen)
+
+
+def test_a_float_picture_with_holes_and_more_than_white() -> None:
+    heights = np.array([[np.nan, np.inf, -5.0], [0.0, 1e5, 2e5]], np.float32)
+    assert load_photo(encoded(heights, "TIFF"), size=None)[..., 0].tolist() == [[0, 0, 0], [0, 128, 255]]
+    assert (load_photo(encoded(np.zeros((2, 2), np.float32), "TIFF"), size=None) == 0).all()
+
+
+def test_heic_is_read_by_the_package_for_it_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    heic = b"\0\0\0\x18ftypheic" + bytes(64)
+    monkeypatch.setattr(Image, "OPEN", {name: way for name, way in Image.OPEN.items() if name != "HEIF"})
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(ImageError, match=r"HEIC picture.*pip install pillow-heif"):
+        load_photo(heic, size=None)
+
+    def register_heif_opener() -> None:
+        Image.OPEN["HEIF"] = (lambda *_: Image.new("RGB", (5, 4), "red"), None)
+
+    package = types.SimpleNamespace(register_heif_opener=register_heif_opener)
+    monkeypatch.setitem(sys.modules, "pillow_heif", package)
+    assert load_photo(heic, size=None).shape == (4, 5, 3)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "LA", "I", "F"])

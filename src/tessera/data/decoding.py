@@ -8,19 +8,24 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from tessera import errors
 from tessera.errors import ImageError, ImageLimitError
 
-# Tried in this order. HEIF is there only where a plug-in of Pillow brings it, AVIF where Pillow was built with it.
+# Tried in this order. HEIF is there only with the package pillow-heif, AVIF where Pillow was built with it.
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "AVIF", "HEIF")
 
 _ORIENTATION = 0x0112
 # Pillow rotates these by itself while it decodes.
 _ROTATED_BY_DECODER = {"TIFF", "HEIF"}
+_HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+# What may be white where a format does not say: floats from 0 to 1, and 8 or 16 bits in wider numbers.
+_WHITES = (1.0, 255.0, 65535.0)
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,8 @@ class OpenedImage:
 
 
 def printable(source: object) -> str:
-    """A name for messages; one that is no UTF-8 must not break the message about it."""
-    if isinstance(source, str | os.PathLike):
-        return os.fsencode(source).decode("utf-8", "backslashreplace")
-    return "the image"
+    """A name for messages: the path, where the picture has one."""
+    return errors.printable(source) if isinstance(source, str | os.PathLike) else "the file"
 
 
 def open_image(
@@ -93,8 +96,8 @@ def to_rgb(opened: OpenedImage, *, tolerant: bool = False, plain: bool = False) 
 
     tolerant: take what could be read of a truncated file. It is decided here and not by Pillow's global switch, which
     would let truncated files through in every other thread too.
-    plain: exactly Pillow's `convert("RGB")`. Otherwise 16-bit greys are brought to 8 bits, where Pillow clips them to
-    white, and transparent pictures are laid on white, where Pillow shows whatever colour was hidden.
+    plain: exactly Pillow's `convert("RGB")`. Otherwise greys of more than 8 bits are brought to 8, where Pillow clips
+    them to white or black, and transparent pictures are laid on white, where Pillow shows whatever colour was hidden.
     """
     image = opened.image
     with _reading(opened.name):
@@ -109,11 +112,21 @@ def to_rgb(opened: OpenedImage, *, tolerant: bool = False, plain: bool = False) 
         if image.mode.startswith("I;16"):
             wide = np.asarray(image)
             return Image.fromarray((wide >> 8).astype(np.uint8)).convert("RGB")
+        if image.mode in ("F", "I"):
+            return Image.fromarray(_to_bytes(np.asarray(image))).convert("RGB")
         if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or (image.mode == "P" and "transparency" in image.info):
             layer = image.convert("RGBA")
             ground = Image.new("RGBA", layer.size, "white")
             return Image.alpha_composite(ground, layer).convert("RGB")
         return image.convert("RGB")
+
+
+def _to_bytes(greys: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Floats or 32-bit integers as 8 bits: white is the least of the usual whites that none of them exceeds."""
+    finite = np.nan_to_num(greys.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    brightest = float(finite.max())
+    white = next((white for white in _WHITES if brightest <= white), brightest)
+    return np.clip(finite * (255 / white) + 0.5, 0, 255).astype(np.uint8)
 
 
 def _load_truncated(image: ImageFile.ImageFile, opened: OpenedImage) -> Image.Image:
@@ -152,6 +165,9 @@ def _identify(file: IO[bytes], name: str) -> Image.Image:
     """
     Image.init()
     prefix = file.read(16)
+    is_heif = prefix[4:8] == b"ftyp" and prefix[8:12] in _HEIF_BRANDS
+    if is_heif:
+        _admit_heif()
     for form in FORMATS:
         if form not in Image.OPEN:
             continue
@@ -162,8 +178,22 @@ def _identify(file: IO[bytes], name: str) -> Image.Image:
         file.seek(0)
         with contextlib.suppress(SyntaxError, IndexError, TypeError, KeyError, EOFError):
             return factory(file, b"")
+    if is_heif and "HEIF" not in Image.OPEN:
+        raise ImageError(
+            f"{name} is a HEIC picture, which needs a package that is not installed: pip install pillow-heif. "
+            "Or convert it."
+        )
     known = ", ".join(form for form in FORMATS if form in Image.OPEN)
     raise ImageError(f"{name} is not an image in a known format ({known}). Convert it, or remove it.")
+
+
+def _admit_heif() -> None:
+    """Let Pillow read HEIF where the package for it is installed, which must be told to offer itself."""
+    if "HEIF" not in Image.OPEN:
+        with contextlib.suppress(ImportError):
+            from pillow_heif import register_heif_opener
+
+            register_heif_opener()
 
 
 def _check_pixels(name: str, size: tuple[int, int], limits: Limits) -> None:

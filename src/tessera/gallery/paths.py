@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import os
 
+from tessera.errors import printable
+
+__all__ = ["from_blob", "printable", "to_blob"]
+
 
 def to_blob(path: str | os.PathLike[str]) -> bytes:
     """The absolute path as bytes. Symbolic links stay: a user finds a file by the name they gave."""
@@ -17,12 +21,3 @@ def to_blob(path: str | os.PathLike[str]) -> bytes:
 
 def from_blob(blob: bytes) -> str:
     return os.fsdecode(blob)
-
-
-def printable(text: str | os.PathLike[str]) -> str:
-    """The text with everything that a terminal could not show spelt as an escape."""
-    readable = os.fspath(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in readable
-    )
