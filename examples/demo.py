@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image, ImageEnhance
@@ -29,10 +28,10 @@ def main() -> None:
 
     console.print(f"[bold]Indexing[/] {_short(PHOTOS)} -> {_short(GALLERY)}")
     started = time.perf_counter()
-    report = gallery.index(PHOTOS)
+    report = gallery.index(PHOTOS, rebuild=True)  # a gallery of an earlier model is described anew
     seconds = time.perf_counter() - started
-    if report.added:
-        console.print(f"  {report.added} photographs in {seconds:.1f} s ({report.added / seconds:.1f} a second)\n")
+    if described := report.added + report.redescribed:
+        console.print(f"  {described} photographs in {seconds:.1f} s ({described / seconds:.1f} a second)\n")
     else:
         console.print(f"  nothing new: {report.images} photographs were there already ({seconds:.2f} s)\n")
 
@@ -63,7 +62,7 @@ def turned_and_darkened(path: Path) -> Image.Image:
     return ImageEnhance.Brightness(middle).enhance(0.5)
 
 
-def show(console: Console, title: str, result: Sequence[tessera.Hit], wanted: Path) -> None:
+def show(console: Console, title: str, result: tessera.SearchResult, wanted: Path) -> None:
     """Print the hits; the photograph that the query was made from is marked."""
     table = Table(box=None, padding=(0, 2))
     table.add_column("rank", justify="right")
@@ -76,7 +75,7 @@ def show(console: Console, title: str, result: Sequence[tessera.Hit], wanted: Pa
         table.add_row(str(hit.rank), f"{hit.score:.3f}", f"{Path(hit.path).name}{mark}", style=style)
     console.print(f"[bold]{title}[/]")
     console.print(table)
-    timing = result.timing_ms  # type: ignore[attr-defined]
+    timing = result.timing_ms
     console.print(f"  [dim]described in {timing['embed']:.0f} ms, searched in {timing['search']:.1f} ms[/]\n")
 
 

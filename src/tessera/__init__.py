@@ -15,11 +15,21 @@ from tessera.errors import TesseraError
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
-    from tessera.gallery.gallery import DescribedImage, Gallery, Hit
+    from tessera.gallery.gallery import DescribedImage, Gallery, Hit, IndexReport, SearchResult
     from tessera.models.bundle import Bundle
 
 __version__ = "0.1.0"
-__all__ = ["Bundle", "DescribedImage", "Extractor", "Gallery", "Hit", "TesseraError", "__version__"]
+__all__ = [
+    "Bundle",
+    "DescribedImage",
+    "Extractor",
+    "Gallery",
+    "Hit",
+    "IndexReport",
+    "SearchResult",
+    "TesseraError",
+    "__version__",
+]
 
 # Loaded on first use, so that `import tessera` stays instant and pulls in neither faiss nor torch.
 _LAZY = {
@@ -28,6 +38,8 @@ _LAZY = {
     "Extractor": "tessera.extract.extractor",
     "Gallery": "tessera.gallery.gallery",
     "Hit": "tessera.gallery.gallery",
+    "IndexReport": "tessera.gallery.gallery",
+    "SearchResult": "tessera.gallery.gallery",
 }
 
 

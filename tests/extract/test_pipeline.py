@@ -14,7 +14,6 @@ from tessera.data.images import DEFAULT_LIMITS, Limits, load_benchmark, load_pho
 from tessera.errors import BoxError, ImageError, ImageLimitError, ModelError, UsageError
 from tessera.extract.extractor import Extractor
 from tessera.extract.pipeline import Extraction, Pipeline, PipelineConfig
-from tessera.extract.progress import extraction_progress
 from tessera.models.bundle import Bundle
 
 
@@ -167,27 +166,3 @@ def test_leaving_early_ends_the_threads() -> None:
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before
-
-
-def test_progress_counts_in_silence_when_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    with extraction_progress(2) as advance:
-        advance(Extraction("a", None, ImageError("bad"), 0, 0))
-        advance(Extraction("b", np.zeros(1, np.float32), None, 1, 1))
-    captured = capsys.readouterr()
-    assert captured.out == captured.err == ""
-
-
-def test_progress_shows_rate_and_failures_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "140")
-    with extraction_progress(3) as advance:
-        for error in (ImageError("bad"), None, None):
-            time.sleep(0.06)
-            advance(Extraction("a", None, error, 0, 0))
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "images/s" in captured.err
-    assert "1 not read" in captured.err

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tessera.cli.options import DEFAULT_GALLERY, GalleryOption, JsonOption
-from tessera.cli.output import print_json
+from tessera.cli.output import counted, print_json
 
 EXAMPLE = "Example: tessera check --repair -g photos.tessera"
 
@@ -34,7 +34,7 @@ def check(
         for finding in report.findings:
             print(f"{finding.kind}{' (repaired)' if finding.repaired else ''}: {finding.message}")
         if report.ok:
-            print(f"{gallery} is sound: {report.images} images")
+            print(f"{gallery} is sound: {counted(report.images, 'image')}")
         elif not repair:
             print("`tessera check --repair` puts right what can be")
     if not report.ok:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from tessera.cli.options import DEFAULT_GALLERY, CodecOption, DeviceOption, GalleryOption, JsonOption, ModelOption
-from tessera.cli.output import index_progress, print_json, say
+from tessera.cli.output import counted, print_json, progress_bar, say
 
 if TYPE_CHECKING:
     from tessera.gallery.results import IndexReport
@@ -81,20 +81,27 @@ def index(
             refuse_missing(resolve_source(source))
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
-    with Gallery(gallery, model, codec, engine, device=device) as opened, index_progress() as progress, away:
-        report = opened.index(*(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local)
-    _say_problems(report)
+    with Gallery(gallery, model, codec, engine, device=device) as opened, progress_bar("indexing") as bar, away:
+        progress = bar and (lambda at: bar(at.done, at.total, at.failed))
+        try:
+            report = opened.index(
+                *(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local
+            )
+        except KeyboardInterrupt:
+            say("what was stored stays; the same command goes on from there")
+            raise
+    _say_problems(report, sought=bool(sources))
     if json:
         print_json(report.to_json())
     else:
-        print(f"{_summary(report)} in {report.seconds:.1f} s -> {gallery}: {report.images} images")
+        print(f"{_summary(report)} in {report.seconds:.1f} s -> {gallery}: {counted(report.images, 'image')}")
     if report.local is not None:
         _say_local(report.local)
     if sources and _came_to_nothing(report):
         raise typer.Exit(1)
 
 
-def _say_problems(report: IndexReport) -> None:
+def _say_problems(report: IndexReport, *, sought: bool) -> None:
     from tessera.gallery.paths import printable
 
     for problem in report.problems[:_SHOWN]:
@@ -106,7 +113,7 @@ def _say_problems(report: IndexReport) -> None:
         say(f"{report.failed_before} pictures could not be read before and have not changed since")
     if report.vanished > report.pruned:
         say(f"{report.vanished - report.pruned} files are gone but still in the gallery; --prune takes them out")
-    if report.found == 0 and report.vanished == 0 and report.passed_over == 0:
+    if sought and report.found == 0 and report.vanished == 0 and report.passed_over == 0:
         say("no pictures were found: looked for JPEG, PNG, WebP, TIFF, GIF, BMP, AVIF and HEIC files")
 
 
@@ -123,6 +130,7 @@ def _summary(report: IndexReport) -> str:
     counts = {
         "added": report.added,
         "changed": report.changed,
+        "described anew": report.redescribed,
         "unchanged": report.unchanged,
         "not readable": report.failed + report.failed_before,
         "removed": report.pruned,

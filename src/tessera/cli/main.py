@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -27,7 +27,9 @@ from tessera.cli import (
     system,
     train,
 )
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, printable
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="tessera",
@@ -64,7 +66,7 @@ app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.command("export")(export.export)
 app.command("train")(train.train)
-app.command("embed")(embed.embed)
+app.command("embed", epilog=embed.EXAMPLE)(embed.embed)
 app.command("models", epilog=models.EXAMPLE)(models.models)
 app.command("convert", epilog=convert.EXAMPLE)(convert.convert)
 app.add_typer(evaluate.evaluate)
@@ -77,15 +79,23 @@ def main() -> None:
     try:
         app()
     except TesseraError as error:
-        typer.secho(f"error: {error}", fg="red", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.secho("interrupted", fg="red", err=True)
-        sys.exit(130)
+        _leave(f"error: {error}", error.exit_code)
     except BrokenPipeError:
         # The reader of a pipe has gone (`tessera ... | head`): not an error, but stdout must not be flushed again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:  # a file or a folder that is out of reach, wherever it was met
+        what = "" if error.filename is None else f"{printable(os.fsdecode(error.filename))}: "
+        _leave(f"error: {what}{error.strerror or error}. Check the path and its permissions.", 1)
+    except SystemExit as leaving:
+        if leaving.code == _INTERRUPTED:  # Typer says nothing of Ctrl-C
+            _leave("interrupted", _INTERRUPTED)
+        raise
+
+
+def _leave(message: str, code: int) -> NoReturn:
+    typer.secho(message, fg="red", err=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

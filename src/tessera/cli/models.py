@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -23,10 +24,18 @@ def models(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the networks: what each is, its paper, its descriptor size, parameters, multiply-adds at 1024 x 768."""
+    """List the networks: what each is, its paper, its descriptor size, parameters, multiply-adds at 1024 x 768.
+
+    A network is an architecture, for `tessera train` and `tessera convert`. The option --model of other commands takes
+    a bundle, a network with its weights: a folder, or the name of a packaged one, which are named at the end.
+    """
+    from tessera.errors import MissingExtraError
+    from tessera.models.bundle import packaged_names
     from tessera.models.flops import count_entry, model_cost, time_networks
     from tessera.models.registry import MODELS
 
+    if measure and find_spec("torch") is None:
+        raise MissingExtraError("--measure", "train")
     rows: list[dict[str, Any]] = []
     for name in names or list(MODELS):
         entry = MODELS[name]
@@ -51,10 +60,11 @@ def models(
             row["multiply_adds_ratio"] = round(row["multiply_adds"] / rows[0]["multiply_adds"], 4)
             row["seconds_ratio"] = round(seconds / rows[0]["seconds"], 3)
     if json:
-        print_json({"models": rows})
+        print_json({"models": rows, "packaged": packaged_names()})
         return
     header = ["name", "D", "L", "parameters", "multiply-adds", *(["seconds", "of the first"] if measure else ["what"])]
     print_table(header, [_cells(row, measure) for row in rows])
+    say(f"packaged with their weights, for --model: {', '.join(packaged_names())}")
 
 
 def _cells(row: dict[str, Any], measured: bool) -> list[str]:

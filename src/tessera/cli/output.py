@@ -6,10 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from tessera.gallery.results import IndexProgress
+from typing import Any
 
 
 def print_json(answer: Any) -> None:
@@ -41,8 +38,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextlib.contextmanager
-def index_progress() -> Iterator[Callable[[IndexProgress], None] | None]:
-    """Yield the `progress` of `Gallery.index`: a bar with rate and time left; None when nobody watches."""
+def progress_bar(label: str) -> Iterator[Callable[[int, int, int], None] | None]:
+    """Yield what draws a bar, told how many are done, of how many, and how many failed; None when nobody watches."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -50,7 +47,7 @@ def index_progress() -> Iterator[Callable[[IndexProgress], None] | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("indexing"),
+        TextColumn(label),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -60,13 +57,17 @@ def index_progress() -> Iterator[Callable[[IndexProgress], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, rate="", failures="")
 
-        def advance(progress: IndexProgress) -> None:
+        def draw(done: int, total: int, failed: int) -> None:
             speed = bar.tasks[0].speed
             rate = f"{speed:.1f} images/s" if speed else ""
-            failures = f"{progress.failed} not read" if progress.failed else ""
-            bar.update(task, completed=progress.done, total=progress.total, rate=rate, failures=failures)
+            bar.update(task, completed=done, total=total, rate=rate, failures=f"{failed} not read" if failed else "")
 
-        yield advance
+        yield draw
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun, which has an s unless it is one."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def size_text(count: int) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tessera.cli.options import DEFAULT_GALLERY, GalleryOption, JsonOption
-from tessera.cli.output import print_json
+from tessera.cli.output import counted, print_json
 
 EXAMPLE = "Example: tessera remove photos/blurred.jpg photos/private/"
 
@@ -29,4 +29,4 @@ def remove(
     if json:
         print_json({"removed": removed, "images": left})
     else:
-        print(f"{removed} removed, {left} images left")
+        print(f"{removed} removed, {counted(left, 'image')} left")

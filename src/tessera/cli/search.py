@@ -20,7 +20,7 @@ def search(
     where: WhereOption = None,
     expand: Annotated[str | None, typer.Option("--expand", metavar="aqe|diffusion", help="Widen the query.")] = None,
     rerank: Annotated[
-        str | None, typer.Option("--rerank", metavar="global", help="Look at the best hits again.")
+        str | None, typer.Option("--rerank", metavar="global|sp|dsm|lightglue", help="Look at the best hits again.")
     ] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -34,15 +34,27 @@ def search(
         result = opened.search(
             image, k, box=None if box is None else parse_box(box), where=where, expand=expand, rerank=rerank
         )
+        if where and not result:
+            say(_why_nothing(where, list(opened.facets(1))))
     for note in result.notes:
         say(note)
     if json:
         print_json(result.to_json())
         return
-    if not result:
-        say("no image of the gallery meets the conditions of --where")
     rows = [
         [f"{hit.score:.4f}", printable(hit.path), " ".join(f"{key}={value}" for key, value in hit.metadata.items())]
         for hit in result
     ]
     print_table(("score", "path", "metadata"), rows)
+
+
+def _why_nothing(where: list[str], keys: list[str]) -> str:
+    from tessera.errors import unknown_name
+    from tessera.gallery.filters import parse_where
+
+    if not keys:
+        return "no image of the gallery has metadata: they are the columns of a CSV, `tessera index labels.csv`"
+    for condition in parse_where(where):
+        if condition.key not in keys:
+            return unknown_name("metadata key", condition.key, keys)
+    return "no image of the gallery meets the conditions of --where"

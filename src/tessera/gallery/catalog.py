@@ -12,7 +12,14 @@ from pathlib import Path
 from tessera.errors import GalleryError
 from tessera.gallery.batch import Batch
 from tessera.gallery.filters import number
-from tessera.gallery.schema import check_identity, connect, latest_version, prepare, translated_errors
+from tessera.gallery.schema import (
+    FrozenConnection,
+    check_identity,
+    connect,
+    latest_version,
+    prepare,
+    translated_errors,
+)
 from tessera.gallery.snapshot import Snapshot
 
 CATALOG_NAME = "catalog.sqlite"
@@ -58,7 +65,10 @@ class Catalog:
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                self._idle.put(connection)
+                if isinstance(connection, FrozenConnection):
+                    connection.close()
+                else:
+                    self._idle.put(connection)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Batch]:

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tessera.errors import GalleryLockedError, StorageError
 from tessera.gallery.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.lock import writer_lock
 from tessera.gallery.paths import from_blob, printable
 from tessera.gallery.salvage import salvage_catalog
-from tessera.gallery.schema import connect
+from tessera.gallery.schema import connect, translate
 from tessera.gallery.snapshot import decode_descriptors
 from tessera.gallery.sources import look_at
 from tessera.gallery.store import Store
@@ -89,9 +90,12 @@ def check_gallery(store: Store, *, repair: bool) -> CheckReport:
 def catalog_damage(catalog: Catalog) -> list[str]:
     """What SQLite itself finds wrong with the file."""
     try:
-        with closing(connect(catalog.path)) as connection:
+        with closing(connect(catalog.path, read_only=True)) as connection:
             rows = connection.execute("PRAGMA integrity_check(3)").fetchall()
     except sqlite3.DatabaseError as error:
+        meaning = translate(error, catalog.path)
+        if isinstance(meaning, StorageError | GalleryLockedError):  # out of reach, which says nothing of its content
+            raise meaning from error
         return [f"The catalogue {catalog.path} is damaged: {error}."]
     if rows != [("ok",)]:
         return [f"The catalogue {catalog.path} is damaged: {rows[0][0].splitlines()[0]}."]

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ class _Pushed:
 
 class MilvusEngine:
     def __init__(self, uri: str, gallery_dir: Path, *, collection: str) -> None:
+        if find_spec("pymilvus") is None:  # importing it takes longer than many a command
+            raise MissingExtraError("the engine 'milvus'", "milvus")
         self.uri = uri
         self._is_file = "://" not in uri
         self._collection = collection
@@ -206,10 +209,8 @@ class MilvusEngine:
     def _open(self) -> Any:
         with self._lock:
             if self._client is None:
-                try:
-                    from pymilvus import MilvusClient
-                except ImportError as error:
-                    raise MissingExtraError("the engine 'milvus'", "milvus") from error
+                from pymilvus import MilvusClient
+
                 # It logs every refusal with its trace; the error that is raised says it once.
                 logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
                 logging.getLogger("milvus_lite").setLevel(logging.CRITICAL)
@@ -220,10 +221,8 @@ class MilvusEngine:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        try:
-            from pymilvus.exceptions import MilvusException
-        except ImportError as error:
-            raise MissingExtraError("the engine 'milvus'", "milvus") from error
+        from pymilvus.exceptions import MilvusException
+
         try:
             yield
         except MilvusException as error:

@@ -28,14 +28,18 @@ def settle_model(store: Store, run: IndexRun, differing: Plan, *, rebuild: bool)
 
 
 def claim_model(store: Store) -> None:
-    """See that descriptors of the store's model may be added: a gallery without any takes it for its own."""
+    """See that descriptors of the store's model may be added: a gallery without any takes it for its own.
+
+    The same model in another place, a bundle that was moved, is looked for there from now on.
+    """
     store.refuse_other_model()
+    describer = store.describer
     with store.catalog.read() as snapshot:
-        is_set = snapshot.setting("fingerprint") is not None
-    if not is_set:
+        is_known = snapshot.setting("fingerprint") is not None and snapshot.setting("model") == describer.model
+    if not is_known:
         with store.catalog.write() as batch:
-            _remember_model(batch, store.describer)
-            batch.set("fingerprint", store.describer.fingerprint)
+            _remember_model(batch, describer)
+            batch.set("fingerprint", describer.fingerprint)
 
 
 def _switch_model(catalog: Catalog, describer: Describer, run: IndexRun, differing: Plan) -> None:
@@ -45,7 +49,7 @@ def _switch_model(catalog: Catalog, describer: Describer, run: IndexRun, differi
     """
     run.describe_contents(_known_files(catalog, describer.fingerprint), _size_of(catalog), differing)
     with catalog.write() as batch:
-        batch.switch_fingerprint(describer.fingerprint)
+        run.report.redescribed = batch.switch_fingerprint(describer.fingerprint)
         _remember_model(batch, describer)
 
 

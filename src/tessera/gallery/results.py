@@ -92,6 +92,7 @@ class IndexReport:
     changed: int = 0
     unchanged: int = 0
     reused: int = 0
+    redescribed: int = 0  # by another model, in a rebuild
     failed: int = 0
     failed_before: int = 0
     vanished: int = 0
@@ -120,6 +121,7 @@ class IndexReport:
             "changed": self.changed,
             "unchanged": self.unchanged,
             "reused": self.reused,
+            "redescribed": self.redescribed,
             "failed": self.failed,
             "failed_before": self.failed_before,
             "vanished": self.vanished,

@@ -53,6 +53,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_OUT_OF_REACH = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
 
 
 @contextlib.contextmanager
@@ -65,7 +66,7 @@ def translated_errors(path: Path) -> Iterator[None]:
 
 
 def translate(error: sqlite3.Error, path: Path) -> TesseraError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = _error_code(error)
     if code in _FULL:
         return StorageError(
             f"The disk is full, or {path} cannot be written ({error}). Free some space and run the command again; "
@@ -77,22 +78,58 @@ def translate(error: sqlite3.Error, path: Path) -> TesseraError:
         )
     if code in _BUSY:
         return GalleryLockedError(f"Another process is writing to {path}. Wait until it has finished, then try again.")
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+    if code in _OUT_OF_REACH:
         return StorageError(f"{path} could not be opened or written ({error}). Check its permissions.")
     return GalleryError(f"The catalogue {path} could not be used: {error}. `tessera check` looks for the cause.")
 
 
+class FrozenConnection(sqlite3.Connection):
+    """To a catalogue as the file is at this moment: it sees no later change, so it is not to be kept."""
+
+
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions are opened by name, so that none is opened by accident."""
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection = _connect(path)
     try:
         connection.execute("PRAGMA synchronous = FULL")  # a commit that was acknowledged survives a power cut
         if read_only:
             connection.execute("PRAGMA query_only = ON")
-    except sqlite3.Error:
+            connection.execute("PRAGMA schema_version")  # the first to touch the log
+    except sqlite3.Error as error:
         connection.close()
+        if read_only and _error_code(error) in _OUT_OF_REACH and not _has_log(path):
+            return _connect_frozen(path)
         raise
     return connection
+
+
+def _connect_frozen(path: Path) -> sqlite3.Connection:
+    """Read a catalogue where nothing may be written, not even the log that readers share with a writer.
+
+    SQLite then must be told that the file stays as it is, which holds as long as no writer's log lies beside it.
+    """
+    return _connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", FrozenConnection)
+
+
+def _connect(database: str | Path, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+    return sqlite3.connect(
+        database,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=kind,
+        uri=kind is FrozenConnection,
+    )
+
+
+def _has_log(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.with_name(f"{path.name}-wal").stat().st_size > 0
+    return False
+
+
+def _error_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def latest_version() -> int:

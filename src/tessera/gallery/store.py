@@ -13,6 +13,7 @@ from tessera.errors import (
     GalleryError,
     GalleryLockedError,
     GalleryMismatchError,
+    ModelError,
     StorageError,
     UsageError,
     unknown_name,
@@ -58,7 +59,7 @@ class Store:
         self._reloading = threading.Lock()
         self._writing, self._opening = threading.RLock(), threading.RLock()
         self._shown = -1  # the generation that the engine shows at least
-        self._describer: Describer | None = None
+        self._describer = None if self._asked_model is None else self._describe_by(self._asked_model)
         self._engine: Engine | None = None
         self._open(None if engine is None else absolute_engine(engine), create=create)
 
@@ -77,10 +78,11 @@ class Store:
         with self.catalog.read() as snapshot:
             stored = snapshot.setting("engine")
         if stored is None:
+            settings = {"engine": engine or DEFAULT_ENGINE, "codec": self._asked_codec or DEFAULT_CODEC}
+            self._engine = self._open_engine(**settings)
             with writer_lock(self.path), self.catalog.write() as batch:
-                batch.set("engine", engine or DEFAULT_ENGINE)
-                batch.set("codec", self._asked_codec or DEFAULT_CODEC)
-                batch.set("model", self._asked_model)
+                for key, value in {**settings, "model": self._asked_model}.items():
+                    batch.set(key, value)
         elif engine is not None and engine != stored:
             raise GalleryMismatchError(
                 f"{shown} is searched by the engine '{stored}', not '{engine}'. "
@@ -110,16 +112,20 @@ class Store:
         with self._opening:
             if self._engine is None:
                 with self.catalog.read() as snapshot:
-                    name, codec = str(snapshot.setting("engine")), str(snapshot.setting("codec"))
-                    gallery_id = str(snapshot.setting("uuid"))
-                self._engine = open_engine(name, self.path, codec=codec, gallery_id=gallery_id)
+                    engine, codec = str(snapshot.setting("engine")), str(snapshot.setting("codec"))
+                self._engine = self._open_engine(engine, codec)
             return self._engine
+
+    def _open_engine(self, engine: str, codec: str) -> Engine:
+        with self.catalog.read() as snapshot:
+            gallery_id = str(snapshot.setting("uuid"))
+        return open_engine(engine, self.path, codec=codec, gallery_id=gallery_id)
 
     def replace_engine(self, name: str) -> None:
         """Fill another engine from the catalogue, then make it the gallery's; the caller writes."""
         with self.catalog.read() as snapshot:
-            codec, gallery_id = str(snapshot.setting("codec")), str(snapshot.setting("uuid"))
-        target = open_engine(name, self.path, codec=codec, gallery_id=gallery_id)
+            codec = str(snapshot.setting("codec"))
+        target = self._open_engine(name, codec)
         try:
             target.rebuild(self.catalog)
             with self.catalog.write() as batch:
@@ -188,8 +194,17 @@ class Store:
             with self.catalog.read() as snapshot:
                 model = self._asked_model or snapshot.setting("model") or DEFAULT_MODEL
             if self._describer is None or self._describer.model != model:
-                self._describer = Describer(model, device=self._device, runtime=self._runtime, threads=self._threads)
+                try:
+                    self._describer = self._describe_by(str(model))
+                except ModelError as error:
+                    raise ModelError(
+                        f"{error} {printable(self.path)} was made with it; if it was moved, "
+                        "`tessera index PHOTOS --model BUNDLE` says where it is now."
+                    ) from error
             return self._describer
+
+    def _describe_by(self, model: str) -> Describer:
+        return Describer(model, device=self._device, runtime=self._runtime, threads=self._threads)
 
     def matches_model(self) -> bool:
         """Whether the gallery's descriptors are of this model; a gallery without any is of every model."""
@@ -203,11 +218,12 @@ class Store:
         describer = self.describer
         with self.catalog.read() as snapshot:
             model, fingerprint = snapshot.setting("model"), snapshot.setting("fingerprint")
+        asked = "" if self._asked_model is None else f" --model {self._asked_model}"
         raise GalleryMismatchError(
             f"{printable(self.path)} was made with the model '{model}' (fingerprint {fingerprint}); "
             f"'{describer.model}' here has the fingerprint {describer.fingerprint}, and their descriptors cannot be "
-            "compared. Give the model that made it with --model, describe every picture anew with "
-            "`tessera index --rebuild`, or choose another gallery with -g."
+            f"compared. `tessera index --rebuild{asked} -g {printable(self.path)}` describes every picture anew; "
+            "`tessera index --model` names a bundle that has the old weights; -g chooses another gallery."
         )
 
     def open_extractor(self) -> Extractor:

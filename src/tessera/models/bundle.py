@@ -77,9 +77,7 @@ class Bundle:
         if not path.is_dir():
             packaged = PACKAGED_DIR / str(name_or_path)
             if "/" in str(name_or_path) or not packaged.is_dir():
-                raise ModelError(
-                    unknown_name("model", str(name_or_path), packaged_names()) + " Or give the folder of a bundle."
-                )
+                raise ModelError(_without_bundle(str(name_or_path)))
             path = packaged
         card_path = path / "model.json"
         if not card_path.is_file():
@@ -117,6 +115,20 @@ class Bundle:
                 f"The files in {self.path} do not match its model.json (fingerprint {self.measured_fingerprint}, "
                 f"expected {self.card.fingerprint}): the bundle was changed or damaged. Make it again."
             )
+
+
+def _without_bundle(name: str) -> str:
+    from tessera.models.registry import MODELS
+
+    if "/" in name:
+        return f"There is no bundle at {name}. Check the path, or name a packaged model: {', '.join(packaged_names())}."
+    if name in MODELS:
+        return (
+            f"'{name}' is a network, and no weights of it are packaged. `tessera train` and `tessera export` make a "
+            "bundle of it, `tessera convert` makes one of a published checkpoint: give its folder. "
+            f"Packaged: {', '.join(packaged_names())}."
+        )
+    return unknown_name("model", name, packaged_names()) + " Or give the folder of a bundle."
 
 
 def packaged_names() -> list[str]:
