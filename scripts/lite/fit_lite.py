@@ -1,4 +1,6 @@
-"""Make the bundle `lite` from photos, verified components and an ImageNet backbone, in closed form.
+"""Make the bundle `lite` from photos, verified components and an ImageNet backbone.
+
+The head is fitted in closed form, then the backbone is tuned a little (tuning.py).
 
     python scripts/lite/fit_lite.py scripts/lite/lite.toml --photos PHOTOS -o BUNDLE [--set seed=1]...
 
@@ -14,11 +16,11 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -26,8 +28,8 @@ import torch
 from closed_form import fit_projection, fit_tokenizer
 from numpy.typing import NDArray
 from photos import Photo, read_components, read_photos
-from torch import Tensor
-from views import KINDS, Picture, make_view
+from tuning import Tuning, tune_backbone
+from views import KINDS, Picture, make_view, normalise
 
 from tessera.models.export import export_bundle, make_card
 from tessera.models.network import GlobalNetwork
@@ -54,22 +56,22 @@ class Settings:
     power: float = 3.0
     sharpness: float = 1.0
     shrinkage: float = 1.0
+    tuning: Tuning = field(default_factory=Tuning)
 
 
 def read_settings(path: Path, changes: list[str]) -> Settings:
-    values = tomllib.loads(path.read_text()) | tomllib.loads("\n".join(changes))
-    known = {field.name for field in fields(Settings)}
+    values, changed = tomllib.loads(path.read_text()), tomllib.loads("\n".join(changes))
+    tuning = refuse_unknown(path, Tuning, values.pop("tuning", {}) | changed.pop("tuning", {}))
+    values = refuse_unknown(path, Settings, values | changed)
+    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    return Settings(**values | lists, tuning=Tuning(**tuning))
+
+
+def refuse_unknown(path: Path, kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    known = {entry.name for entry in fields(kind)}
     if unknown := set(values) - known:
         raise SystemExit(f"{path}: unknown settings {sorted(unknown)}. Known: {sorted(known)}.")
-    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-    return replace(Settings(), **values | lists)
-
-
-def normalise(pictures: Picture, backbone: torch.nn.Module) -> Tensor:
-    """B H W 3 in 0..255 to B 3 H W as the backbone wants it."""
-    mean, std = (torch.tensor(values)[:, None, None] * 255 for values in (backbone.mean, backbone.std))
-    images = torch.from_numpy(pictures).permute(0, 3, 1, 2).float()
-    return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
+    return values
 
 
 @torch.inference_mode()
@@ -149,12 +151,16 @@ def main() -> None:
         "token-lite", weights="imagenet", dim=settings.dim, power=settings.power, num_tokens=settings.num_tokens
     ).eval()
     fit(network.to(memory_format=torch.channels_last), photos, instances, settings, options.workers)
-    landmarks = {photo.landmark for photo in photos}
+    landmarks = np.array([photo.landmark for photo in photos])
+    if settings.tuning.steps:
+        torch.set_num_threads(options.workers)
+        pictures = [read_picture(photo) for photo in photos]
+        tune_backbone(network, pictures, instances, landmarks, settings.tuning, settings.seed)
     card = make_card(
         network,
         "lite",
-        training_data=f"ImageNet-1k (backbone); {len(photos)} photos of {len(landmarks)} landmarks of Google Landmarks "
-        f"v2 as {len(set(instances.tolist()))} instances (tokenizer and projection)",
+        training_data=f"ImageNet-1k (backbone); {len(photos)} photos of {len(np.unique(landmarks))} landmarks of "
+        f"Google Landmarks v2 as {len(np.unique(instances))} instances (tokenizer, projection, backbone tuned)",
         licence="Apache-2.0",
         provenance={
             "settings": asdict(settings),

@@ -21,11 +21,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from closed_form import whiten_within
-from fit_lite import normalise, number_instances
+from fit_lite import number_instances
 from numpy.typing import NDArray
 from photos import Photo, read_components, read_photos
 from torch import Tensor
 from torch.nn import functional as F
+from views import normalise
 
 from tessera.data.images import load_benchmark
 from tessera.evaluate.protocol import average_precision

@@ -1,4 +1,4 @@
-"""Three views of a photo: whole, cropped, in part; sizes and light vary.
+"""Views of a photo: whole, cropped, in part, and harder ones to tune on; sizes and light vary.
 
 Pictures are uint8 H W 3. Shapes are few, so that views of many photos make one batch. The same seed and photo give the
 same views on every machine with the same OpenCV.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Picture = NDArray[np.uint8]
 Rng = np.random.Generator
@@ -32,6 +34,13 @@ def make_view(photo: Picture, kind: int, rng: Rng) -> Picture:
     if kind and rng.random() < 0.6:
         picture = degrade(recolour(picture, rng, 0.5), rng, 0.5)
     return picture
+
+
+def normalise(pictures: Picture, backbone: torch.nn.Module) -> Tensor:
+    """B H W 3 in 0..255 to B 3 H W as the backbone wants it."""
+    mean, std = (torch.tensor(values)[:, None, None] * 255 for values in (backbone.mean, backbone.std))
+    images = torch.from_numpy(pictures).permute(0, 3, 1, 2).float()
+    return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
 def nearest_aspect(picture: Picture) -> str:
@@ -88,3 +97,35 @@ def degrade(picture: Picture, rng: Rng, strength: float) -> Picture:
     if rng.random() < 0.2 * strength:
         picture = np.clip(picture + rng.normal(0, rng.uniform(2, 10), picture.shape), 0, 255).astype(np.uint8)
     return picture
+
+
+def make_hard_view(photo: Picture, background: Picture, shape: tuple[int, int], rng: Rng) -> Picture:
+    """A part of a photo at a given height and width: now and then tilted or pasted onto another photo, in any light."""
+    if rng.random() < 0.2:
+        photo = tilt(photo, rng.uniform(-15, 15))
+    ratio = shape[1] / shape[0]
+    picture = resize(crop(photo, rng, 0.35, 1.0, (ratio / 1.35, ratio * 1.35)), *shape)
+    if rng.random() < 0.1:
+        picture = paste(picture, background, rng.uniform(0.5, 0.85), rng)
+    if rng.random() < 0.8:
+        picture = recolour(picture, rng, 1.0)
+    if rng.random() < 0.5:
+        picture = degrade(picture, rng, 1.0)
+    return picture
+
+
+def tilt(photo: Picture, degrees: float) -> Picture:
+    """Turned about its middle and enlarged a little; what lies outside is mirrored in."""
+    height, width = photo.shape[:2]
+    matrix = cv2.getRotationMatrix2D((width / 2, height / 2), degrees, 1.15)
+    return np.asarray(cv2.warpAffine(photo, matrix, (width, height), borderMode=cv2.BORDER_REFLECT_101), np.uint8)
+
+
+def paste(picture: Picture, background: Picture, share: float, rng: Rng) -> Picture:
+    """The picture at a share of its sides, somewhere on another one."""
+    height, width = picture.shape[:2]
+    h, w = int(height * share), int(width * share)
+    y, x = rng.integers(0, height - h + 1), rng.integers(0, width - w + 1)
+    scene = resize(background, height, width).copy()
+    scene[y : y + h, x : x + w] = resize(picture, h, w)
+    return scene
