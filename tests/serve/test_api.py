@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
+import shutil
 import time
 from types import SimpleNamespace
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
 from tessera.gallery.gallery import Gallery
+from tessera.gallery.lock import writer_lock
+from tessera.serve import schemas
 from tessera.serve.app import create_app
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
@@ -148,14 +151,104 @@ def test_the_service_refuses_to_be_open_to_others_without_a_key(tmp_path):
         assert Settings(tmp_path, host=host).is_loopback
 
 
-def test_the_schema_describes_every_address(tmp_path):
+def test_the_schema_is_worth_reading(tmp_path):
     schema = create_app(Settings(tmp_path / "g")).openapi()
-    text = json.dumps(schema)
     assert "/api/images/{image_id}/search" in schema["paths"]
+    names = []
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
-            assert operation.get("summary") or operation.get("description"), f"{method} {path}"
-    assert "application/problem+json" in text
+            names.append(operation["operationId"])
+            assert operation["summary"], f"{method} {path}"
+            for status, response in operation["responses"].items():
+                if status >= "400":
+                    reference = {"schema": {"$ref": "#/components/schemas/Problem"}}
+                    assert response["content"] == {"application/problem+json": reference}, f"{method} {path}: {status}"
+                elif status in ("200", "201"):
+                    assert response["content"], f"{method} {path}: {status}"
+                if status in ("429", "503"):
+                    assert "Retry-After" in response["headers"]
+    assert len(set(names)) == len(names)
+    assert "search_by_upload" in names  # what a client made from the schema is called by
+    assert schema["paths"]["/api/images"]["post"]["security"] == [{"writer_key": []}]
+    assert "security" not in schema["paths"]["/health"]["get"]
+    assert set(schema["components"]["securitySchemes"]) == {"key", "cookie", "writer_key"}
+
+
+def test_the_examples_of_the_schema_are_what_it_describes():
+    shown = 0
+    for model in vars(schemas).values():
+        if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:
+            for example in model.model_json_schema().get("examples", []):
+                model.model_validate(example, strict=True)
+                shown += 1
+    assert shown > 8
+
+
+def test_a_file_that_is_gone_is_told_without_its_path(running, tmp_path, token_bundle, scenes_dir, check_problem):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in ("scene00.jpg", "scene01.jpg", "scene02.jpg"):
+        shutil.copy(scenes_dir / name, photos)
+    with Gallery(tmp_path / "g.tessera", model=str(token_bundle), threads=1) as gallery:
+        gallery.index(photos)
+    (photos / "scene01.jpg").unlink()
+    (photos / "scene02.jpg").write_bytes(b"something else")
+    settings = Settings(tmp_path / "g.tessera", threads=1, timeout_s=280)
+    with running(settings) as address, httpx.Client(base_url=address, timeout=280) as client:
+        kept, *lost = [image["id"] for image in client.get("/api/images").json()["images"]]
+        for image_id in lost:
+            for what in ("thumbnail", "file", "search?box=0,0,20,20", f"explain/{kept}"):
+                check_problem(client.get(f"/api/images/{image_id}/{what}"), 410)
+            check_problem(client.get(f"/api/images/{kept}/explain/{image_id}"), 410)
+            assert client.get(f"/api/images/{image_id}/search").status_code == 200  # its descriptor is still there
+
+
+def test_the_same_content_twice_is_the_same_picture(running, tmp_path, token_bundle, picture):
+    writer = {"Authorization": "Bearer w"}
+    settings = Settings(tmp_path / "g.tessera", writer_key="w", threads=1, timeout_s=280)
+    with Gallery(settings.gallery_path, model=str(token_bundle), threads=1):
+        pass
+    with running(settings) as address, httpx.Client(base_url=address, timeout=280, headers=writer) as client:
+        content = picture()["file"][1]
+        first, second = (
+            client.post("/api/images", files={"file": (name, content)}).json() for name in ("one.jpg", "two.jpg")
+        )
+        assert second == first
+        assert client.get("/api/stats").json()["images"] == 1
+        assert client.delete(f"/api/images/{first['id']}").status_code == 204
+        assert list((settings.gallery_path / "uploads").iterdir()) == []
+        with writer_lock(settings.gallery_path):
+            assert client.post("/api/images", files={"file": ("one.jpg", content)}).status_code == 503
+        assert list((settings.gallery_path / "uploads").iterdir()) == []  # nothing is left that nobody knows of
+
+
+def test_another_model_and_a_gallery_made_anew_are_followed(
+    running, eventually, tmp_path, token_bundle, small_bundle, scenes_dir, picture
+):
+    path = tmp_path / "g.tessera"
+    with Gallery(path, model=str(token_bundle), threads=1) as gallery:
+        gallery.index(scenes_dir / "scene00.jpg", scenes_dir / "scene01.jpg")
+    with (
+        running(Settings(path, threads=1, timeout_s=280)) as address,
+        httpx.Client(base_url=address, timeout=280) as client,
+    ):
+
+        def method():
+            first = client.get("/api/images").json()["images"][0]["id"]  # pictures described anew have new ids
+            answer = client.post(f"/api/explain/{first}", files=picture("scene01.jpg"))
+            return answer.json()["query"]["method"] if answer.status_code == 200 else None
+
+        assert method() == "tokens"
+        with Gallery(path, model=str(small_bundle), threads=1) as other:
+            other.index(rebuild=True)
+        eventually(lambda: method() == "occlusion")
+        found = client.post("/api/search", files=picture("scene01.jpg")).json()["results"]
+        assert found[0]["name"] == "scene01.jpg"
+        shutil.rmtree(path)
+        with Gallery(path, model=str(token_bundle), threads=1) as other:
+            other.index(scenes_dir / "scene05.jpg")
+        eventually(lambda: client.get("/api/stats").json()["images"] == 1)
+        eventually(lambda: method() == "tokens")
 
 
 def test_searches_made_as_one_answer_as_each_by_itself(eventually, served_gallery):

@@ -44,7 +44,8 @@ def test_bad_pictures(client, scenes_dir, check_problem):
     check_problem(client.post("/api/search", files={"file": ("a.jpg", b"", "image/jpeg")}), 415)
     whole = (scenes_dir / "scene03.jpg").read_bytes()
     check_problem(client.post("/api/search", files={"file": ("a.jpg", whole[: len(whole) // 2], "image/jpeg")}), 415)
-    check_problem(client.post("/api/search"), 422)
+    assert check_problem(client.post("/api/search"), 422) == "file is missing."
+    assert "sent as a file" in check_problem(client.post("/api/search", data={"file": "text"}), 422)
     assert client.get("/health").status_code == 200
 
 
@@ -73,7 +74,7 @@ def test_unknown_ids_and_addresses(client, check_problem):
         check_problem(client.get(address), 404)
     check_problem(client.get("/api/images/9999999999999999999999"), 422)
     check_problem(client.get("/api/images/-1"), 422)
-    check_problem(client.get("/api/nothing"), 404)
+    assert "openapi.json" in check_problem(client.get("/api/nothing"), 404)
     check_problem(client.put("/api/stats"), 405)
     assert client.get("/../../etc/passwd").status_code == 404
     assert client.get("/%2e%2e/%2e%2e/etc/passwd").status_code == 404
@@ -126,6 +127,12 @@ def test_bodies_that_are_too_large(running, served_gallery, check_problem):
         pieces = itertools.chain([head], itertools.repeat(b"x" * 10_000, 20))
         form = {"content-type": "multipart/form-data; boundary=b"}
         check_problem(client.post("/api/search", content=pieces, headers=form), 413)
+
+
+def test_who_asks_first_is_told_at_once(client, address):
+    with connect(address) as polite:
+        polite.sendall(HEAD + b"Expect: 100-continue\r\nContent-Length: 999999999\r\n\r\n")
+        assert polite.recv(1000).split(b"\r\n")[0].endswith(b" 413 Request Entity Too Large")
 
 
 def test_a_client_that_stops_midway_is_told(running, served_gallery):

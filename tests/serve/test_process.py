@@ -52,6 +52,9 @@ def test_a_request_is_finished_when_the_service_is_told_to_stop(process, eventua
     body = request.read()
     host, port = address.removeprefix("http://").split(":")
     head = f"POST /api/search HTTP/1.1\r\nHost: x\r\nX-Request-ID: last-one\r\nContent-Length: {len(body)}\r\n"
+    with socket.create_connection((host, int(port)), timeout=120) as stranger:
+        stranger.sendall(b"nonsense\r\n\r\n")
+        assert stranger.recv(100).startswith(b"HTTP/1.1 400")
     with socket.create_connection((host, int(port)), timeout=120) as client:
         client.sendall(f"{head}Content-Type: {request.headers['content-type']}\r\n\r\n".encode() + body[:-10])
         metrics = lambda: httpx.get(f"{address}/metrics", timeout=60).text  # noqa: E731
@@ -65,8 +68,8 @@ def test_a_request_is_finished_when_the_service_is_told_to_stop(process, eventua
     assert answered["request_id"] == "last-one"
     assert (answered["route"], answered["method"], answered["status"]) == ("/api/search", "POST", 200)
     assert answered["ms"] > 0
-    for line in lines:
-        json.loads(line)
+    messages = [json.loads(line)["message"] for line in lines]  # each line is JSON, the server's own too
+    assert any("Invalid HTTP" in message for message in messages)
 
 
 def test_another_process_indexes_while_searches_go_on(process, eventually, picture, scenes_dir):
@@ -99,3 +102,8 @@ def test_other_machines_and_taken_ports_are_refused(tmp_path, capsys, monkeypatc
         code, said = run("--port", str(taken.getsockname()[1]))
     assert code == 2
     assert "--port" in said
+    (tmp_path / "g" / "catalog.sqlite").unlink()
+    (tmp_path / "g" / "thesis.txt").write_text("mine")
+    code, said = run("--port", "0")
+    assert code == 1
+    assert "other things in it (thesis.txt)" in said

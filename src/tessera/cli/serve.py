@@ -34,6 +34,8 @@ def serve(
     """Serve the gallery over HTTP: an API under /api, its schema at /openapi.json, and a page to search with."""
     # Searches run side by side, so their small products must not each ask for all cores (before numpy is loaded).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from tessera.errors import GalleryLockedError
+    from tessera.gallery.gallery import Gallery
     from tessera.serve.logs import log_to_stderr
     from tessera.serve.server import listen, make_server
     from tessera.serve.settings import Settings
@@ -50,8 +52,13 @@ def serve(
         max_in_flight=max_in_flight,
         device=device,
     )
+    is_new = not gallery.exists()
+    with contextlib.suppress(GalleryLockedError), Gallery(settings.gallery_path):
+        pass  # what is no gallery ends the command here, not in the service's log
     listener = listen(settings)
     log_to_stderr()
+    if is_new:
+        typer.echo(f"{gallery} is new and empty: fill it with `tessera index PHOTOS -g {gallery}`", err=True)
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"Tessera is at http://{shown}:{listener.getsockname()[1]} (stop it with Ctrl-C)", err=True)
     with contextlib.suppress(KeyboardInterrupt):

@@ -6,28 +6,21 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import FileResponse, PlainTextResponse
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import FileResponse
 
 from tessera import __version__
 from tessera.extract.runtime import default_threads
-from tessera.serve import problems
-from tessera.serve.access import require_reader
+from tessera.serve import openapi, problems
 from tessera.serve.lanes import Lanes
-from tessera.serve.metrics import CONTENT_TYPE, Metrics
+from tessera.serve.metrics import Metrics
 from tessera.serve.middleware import InFlight, LimitBody, LimitInFlight, Observe
-from tessera.serve.routes import api, open_routes
+from tessera.serve.routes import api
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
+from tessera.serve.status import status_routes
 
 PAGE_FILES = {path.name: path for path in (Path(__file__).parent / "page").iterdir()}
-DESCRIPTION = """
-Find the same place or object in one gallery of pictures, and see why.
-
-Search with a picture (`POST /api/search`) or with one of the gallery (`GET /api/images/{id}/search`), with a box on
-either. Pictures are known by ids; no address of this API takes or gives a path. Errors are `application/problem+json`.
-Where the service was started with a key, send it as `Authorization: Bearer KEY`.
-"""
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -43,25 +36,24 @@ def create_app(settings: Settings) -> FastAPI:
         service.stop()
 
     app = FastAPI(
-        title="Tessera", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None
+        title="Tessera",
+        version=__version__,
+        description=openapi.DESCRIPTION,
+        openapi_tags=openapi.TAGS,
+        generate_unique_id_function=openapi.name_operation,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.settings = settings
     app.state.service = service
-    metrics = Metrics()
-    in_flight = InFlight()
+    app.state.metrics = metrics = Metrics()
+    app.state.in_flight = in_flight = InFlight()
 
     problems.install(app)
-    app.include_router(open_routes)
+    openapi.install(app)
+    app.include_router(status_routes)
     app.include_router(api)
-
-    @app.get("/metrics", tags=["service"], response_class=PlainTextResponse, dependencies=[Depends(require_reader)])
-    async def prometheus(request: Request) -> PlainTextResponse:
-        """Counters for Prometheus."""
-        gauges = {"in_flight": float(in_flight.count), "ready": float(service.is_ready)}
-        if service.is_ready:
-            stats = await request.app.state.lanes.run("files", service.stats)
-            gauges["images"] = float(stats["images"])
-        return PlainTextResponse(metrics.render(gauges), media_type=CONTENT_TYPE)
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     @app.api_route("/{name}", methods=["GET", "HEAD"], include_in_schema=False)

@@ -41,7 +41,8 @@ class Lanes:
     async def run(self, lane: Lane, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """The call's answer, or a problem (504) when the time is over."""
         work = functools.partial(contextvars.copy_context().run, call, *args, **kwargs)  # logs know their request
-        return await self._within_time(self._pools[lane].submit(work))
+        late = " What was begun is finished all the same: look before you try again." if lane == "writing" else ""
+        return await self._within_time(self._pools[lane].submit(work), late)
 
     async def run_together(self, lane: Lane, call: Callable[..., list[Any]], item: object, **shared: Hashable) -> Any:
         """What `call([item], **shared)` answers to the item, where calls that wait at once are made as one.
@@ -75,11 +76,11 @@ class Lanes:
             else:
                 answer.set_result(value)
 
-    async def _within_time(self, running: Future[T]) -> T:
+    async def _within_time(self, running: Future[T], late: str = "") -> T:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(running), self.timeout_s)
         except TimeoutError:
-            raise ProblemError(504, f"This took longer than {self.timeout_s:g} s.") from None
+            raise ProblemError(504, f"This took longer than {self.timeout_s:g} s.{late}") from None
 
     def close(self) -> None:
         """Begin nothing more. What runs is finished by its thread."""

@@ -142,7 +142,7 @@ class LimitBody:
             return await self.app(scope, receive, send)
         too_large = f"The body is larger than {self.max_bytes >> 20} MiB. Send a smaller picture."
         length = Headers(scope=scope).get("content-length", "")
-        if length.isdigit() and int(length) > self.max_bytes:
+        if length.isdecimal() and int(length) > self.max_bytes:
             return await self._refuse(_BodyRefusedError(413, too_large), scope, receive, send)
         deadline = time.monotonic() + self.timeout_s
         received, complete, started = 0, False, False
@@ -179,8 +179,11 @@ class LimitBody:
         return None
 
     async def _refuse(self, refusal: _BodyRefusedError, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer when the client has sent the rest, for a while: most read no answer before they have sent all."""
-        if refusal.status == 413:
+        """Answer when the client has sent the rest, for a while: most read no answer before they have sent all.
+
+        One that asks first (`Expect: 100-continue`) is told at once: reading on would invite it to send.
+        """
+        if refusal.status == 413 and "expect" not in Headers(scope=scope):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(_discard_body(receive, most=4 * self.max_bytes), self.timeout_s)
         await problem_response(refusal.status, refusal.detail, {"Connection": "close"})(scope, receive, send)

@@ -48,6 +48,13 @@ _PRIVATE: list[tuple[type[TesseraError], int, str]] = [
 ]
 
 
+# Where the framework only repeats the title.
+_SENTENCES = {
+    404: "There is nothing at this address. The schema, openapi.json, lists those there are.",
+    405: "This address does not take this method; the Allow header names those it takes.",
+}
+
+
 class ProblemError(Exception):
     """Raised by a route to answer with a problem."""
 
@@ -68,6 +75,17 @@ def problem_response(status: int, detail: str, headers: dict[str, str] | None = 
     return JSONResponse(body, status, headers, MEDIA_TYPE)
 
 
+def _what_is_wrong(fault: dict[str, Any]) -> str:
+    """The framework's finding about one value, as a sentence: which value, and what it should be."""
+    name = ".".join(str(part) for part in fault["loc"][1:]) or "the body"
+    if fault["type"] == "missing":
+        return f"{name} is missing."
+    if name == "file":
+        return "file is to be a picture, sent as a file of a form (multipart form-data)."
+    said = str(fault["msg"]).removeprefix("Input ")
+    return f"{name} {said}." if said.startswith("should") else f"{name}: {said}."
+
+
 def install(app: FastAPI) -> None:
     """Make every error of the application a problem."""
 
@@ -77,13 +95,12 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def answer_http(request: Request, error: HTTPException) -> JSONResponse:
-        return problem_response(error.status_code, str(error.detail), dict(error.headers or {}))
+        detail = _SENTENCES.get(error.status_code, str(error.detail))
+        return problem_response(error.status_code, detail, dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     async def answer_validation(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return problem_response(422, f"{where}: {first['msg']}")
+        return problem_response(422, _what_is_wrong(error.errors()[0]))
 
     @app.exception_handler(TesseraError)
     async def answer_tessera(request: Request, error: TesseraError) -> JSONResponse:

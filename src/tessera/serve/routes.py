@@ -15,36 +15,28 @@ from starlette.requests import ClientDisconnect
 from tessera.data.boxes import Box, parse_box
 from tessera.errors import UsageError
 from tessera.serve import schemas
-from tessera.serve.access import COOKIE, matches, require_reader, require_writer
+from tessera.serve.access import require_reader, require_writer
 from tessera.serve.lanes import Lanes
+from tessera.serve.openapi import problems
 from tessera.serve.problems import ProblemError
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
 
 MAX_ID = 2**63 - 1
 PAGE_LIMIT = 500
-CACHE_FOREVER = "private, max-age=31536000, immutable"
+CACHE = "private, max-age=60, stale-while-revalidate=604800"  # a picture may change and keep its id
 
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schemas.Problem, "content": {"application/problem+json": {}}, "description": text}
-    for status, text in {
-        400: "The request ended before its body was complete, or its body is no form.",
-        401: "A key is needed, or the one given is not accepted.",
-        403: "Writing is not enabled on this service.",
-        404: "No such picture.",
-        408: "The body did not arrive in time.",
-        410: "The picture's file is gone.",
-        413: "More bytes or pixels than the service admits.",
-        415: "Not a picture that can be read.",
-        422: "A value that cannot be meant; `detail` names it.",
-        429: "Too many requests at once; see Retry-After.",
-        501: "Needs an optional part that this service was installed without.",
-        409: "The gallery was changed by somebody else meanwhile.",
-        503: "The gallery is loading, being written or out of order; see Retry-After.",
-        504: "It took longer than the service admits.",
-    }.items()
-}
-api = APIRouter(prefix="/api", dependencies=[Depends(require_reader)], responses=_PROBLEMS)
+# How an address may fail. Any may be asked without the key, too often or too early.
+ANY = problems(401, 429, 503, 504)
+VALUES = problems(422)
+UPLOAD = problems(400, 408, 413, 415, 422)
+ONE = problems(404, 422)
+PICTURE = {200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}, 304: {}} | problems(
+    410
+)
+WRITE = problems(403, 409, 507)
+
+api = APIRouter(prefix="/api", dependencies=[Depends(require_reader)], responses=ANY)
 
 ImageId = Annotated[int, Path(ge=1, le=MAX_ID, description="A picture's id, from any answer.")]
 
@@ -114,8 +106,19 @@ async def read_upload(file: UploadFile, max_bytes: int) -> bytes:
     return content
 
 
-@api.post("/search", response_model=schemas.SearchAnswer, tags=["search"], summary="Search by a picture")
+@api.post(
+    "/search",
+    response_model=schemas.SearchAnswer,
+    responses=UPLOAD | problems(501),
+    tags=["search"],
+    summary="Search by a picture",
+)
 async def search_by_upload(request: Request, form: Annotated[schemas.SearchForm, File()]) -> Any:
+    """Send a picture, or a picture and a box on it, as a form; get the pictures of the gallery that are most alike.
+
+    The picture is turned upright first (EXIF), and a box is in pixels of the upright picture. A box that reaches over
+    the edge is cut there; one that lies outside is refused.
+    """
     at = Serving.of(request)
     options = search_options(form, at.settings)
     content = await read_upload(form.file, at.settings.max_bytes)
@@ -125,6 +128,7 @@ async def search_by_upload(request: Request, form: Annotated[schemas.SearchForm,
 @api.get(
     "/images/{image_id}/search",
     response_model=schemas.SearchAnswer,
+    responses=ONE | problems(410, 413, 501),
     tags=["search"],
     summary="Search by a gallery picture",
 )
@@ -133,6 +137,7 @@ async def search_by_image(
     image_id: ImageId,
     query: Annotated[schemas.SearchOptions, Query()],
 ) -> Any:
+    """The same for a picture that the gallery has. Without a box or re-ranking nothing is read or described: quick."""
     at = Serving.of(request)
     options = search_options(query, at.settings)
     if query.box or query.rerank:
@@ -150,10 +155,15 @@ async def search_by_image(
 @api.post(
     "/explain/{image_id}",
     response_model=schemas.Explanation,
+    responses=UPLOAD | problems(404, 410),
     tags=["why"],
     summary="Why a gallery picture resembles yours",
 )
 async def explain_upload(request: Request, image_id: ImageId, form: Annotated[schemas.BoxedForm, File()]) -> Any:
+    """Each token's share of the similarity, and the regions of both pictures that it is from.
+
+    Send the picture, and the box, that you searched with.
+    """
     at = Serving.of(request)
     content = await read_upload(form.file, at.settings.max_bytes)
     return await at.run_network(at.service.explain, content, optional_box(form.box), image_id)
@@ -162,35 +172,51 @@ async def explain_upload(request: Request, image_id: ImageId, form: Annotated[sc
 @api.get(
     "/images/{image_id}/explain/{other_id}",
     response_model=schemas.Explanation,
+    responses=ONE | problems(410, 413),
     tags=["why"],
     summary="Why two gallery pictures are alike",
 )
 async def explain_images(
     request: Request, image_id: ImageId, other_id: ImageId, query: Annotated[schemas.Boxed, Query()]
 ) -> Any:
+    """The same for two pictures of the gallery; the box is on the first."""
     at = Serving.of(request)
     return await at.run_network(at.service.explain, image_id, optional_box(query.box), other_id)
 
 
-@api.get("/images", response_model=schemas.ImagePage, tags=["gallery"], summary="Browse the gallery")
+@api.get("/images", response_model=schemas.ImagePage, responses=VALUES, tags=["gallery"], summary="Browse the gallery")
 async def browse(
     request: Request,
-    after: Annotated[int, Query(ge=0, le=MAX_ID)] = 0,
-    limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 60,
+    after: Annotated[int, Query(ge=0, le=MAX_ID, description="`next` of the page before.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT, description="Pictures a page.")] = 60,
     where: Annotated[list[str] | None, Query(description=schemas.WHERE)] = None,
 ) -> Any:
+    """Pictures in the order in which they were added, a page at a time."""
     at = Serving.of(request)
     return await at.lanes.run("files", at.service.browse, after=after, limit=limit, where=where or [])
 
 
-@api.get("/images/{image_id}", response_model=schemas.Image, tags=["gallery"], summary="One picture's record")
+@api.get(
+    "/images/{image_id}",
+    response_model=schemas.Image,
+    responses=ONE,
+    tags=["gallery"],
+    summary="One picture's record",
+)
 async def image(request: Request, image_id: ImageId) -> Any:
     at = Serving.of(request)
     return await at.lanes.run("files", at.service.image, image_id)
 
 
-@api.get("/images/{image_id}/thumbnail", tags=["gallery"], response_class=Response, summary="A small JPEG")
+@api.get(
+    "/images/{image_id}/thumbnail",
+    tags=["gallery"],
+    response_class=Response,
+    responses=ONE | PICTURE,
+    summary="A small JPEG",
+)
 async def thumbnail(request: Request, image_id: ImageId) -> Response:
+    """At most 384 pixels a side, upright. Has an ETag."""
     at = Serving.of(request)
     return _picture(request, *await at.lanes.run("files", at.service.thumbnail, image_id))
 
@@ -199,15 +225,17 @@ async def thumbnail(request: Request, image_id: ImageId) -> Response:
     "/images/{image_id}/file",
     tags=["gallery"],
     response_class=Response,
-    summary="The picture, upright, as a JPEG for the screen",
+    responses=ONE | PICTURE,
+    summary="A JPEG for the screen",
 )
 async def image_file(request: Request, image_id: ImageId) -> Response:
+    """At most 1600 pixels a side, upright. Has an ETag. Boxes are in pixels of the picture itself, not of this one."""
     at = Serving.of(request)
     return _picture(request, *await at.lanes.run("files", at.service.display, image_id))
 
 
 def _picture(request: Request, content: bytes, tag: str) -> Response:
-    headers = {"ETag": f'"{tag}"', "Cache-Control": CACHE_FOREVER}
+    headers = {"ETag": f'"{tag}"', "Cache-Control": CACHE}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     return Response(content, media_type="image/jpeg", headers=headers)
@@ -215,6 +243,7 @@ def _picture(request: Request, content: bytes, tag: str) -> Response:
 
 @api.get("/facets", response_model=schemas.Facets, tags=["gallery"], summary="Metadata to filter by")
 async def facets(request: Request) -> Any:
+    """For `where`: the keys that pictures have, and each one's most frequent values."""
     at = Serving.of(request)
     return {"facets": await at.lanes.run("files", at.service.facets)}
 
@@ -226,10 +255,16 @@ async def stats(request: Request) -> Any:
 
 
 @api.post(
-    "/images", response_model=schemas.Image, status_code=201, tags=["write"], dependencies=[Depends(require_writer)]
+    "/images",
+    response_model=schemas.Image,
+    status_code=201,
+    responses=UPLOAD | WRITE,
+    tags=["write"],
+    dependencies=[Depends(require_writer)],
+    summary="Add a picture",
 )
 async def add_image(request: Request, form: Annotated[schemas.NewImage, File()]) -> Any:
-    """Add a picture: it is kept below the gallery and found by the next search."""
+    """It is kept below the gallery, and the next search finds it. The same content twice is the same picture."""
     at = Serving.of(request)
     content = await read_upload(form.file, at.settings.max_bytes)
     pairs = [entry.partition("=") for entry in form.metadata or []]
@@ -239,41 +274,16 @@ async def add_image(request: Request, form: Annotated[schemas.NewImage, File()])
     return await at.lanes.run("writing", at.service.add, form.file.filename or "picture", content, values)
 
 
-@api.delete("/images/{image_id}", status_code=204, tags=["write"], dependencies=[Depends(require_writer)])
+@api.delete(
+    "/images/{image_id}",
+    status_code=204,
+    responses=ONE | WRITE,
+    tags=["write"],
+    dependencies=[Depends(require_writer)],
+    summary="Remove a picture",
+)
 async def remove_image(request: Request, image_id: ImageId) -> Response:
-    """Take a picture out of the gallery. A file that was indexed in place stays on disk."""
+    """Take it out of the gallery. A file that was indexed in place stays on disk; one that was added here goes."""
     at = Serving.of(request)
     await at.lanes.run("writing", at.service.remove, image_id)
     return Response(status_code=204)
-
-
-open_routes = APIRouter(responses={503: _PROBLEMS[503]})
-
-
-@open_routes.get("/health", response_model=schemas.Health, tags=["service"], summary="Is the process alive?")
-async def health() -> Any:
-    return {"status": "ok"}
-
-
-@open_routes.get("/ready", response_model=schemas.Health, tags=["service"], summary="Can it answer searches?")
-async def ready(request: Request) -> Any:
-    at = Serving.of(request)
-    if not at.service.is_ready:
-        raise ProblemError(503, at.service.loading_note, {"Retry-After": "1"})
-    return {"status": "ready"}
-
-
-@open_routes.post(
-    "/api/session", status_code=204, tags=["service"], responses={401: _PROBLEMS[401], 422: _PROBLEMS[422]}
-)
-async def open_session(request: Request, session: schemas.Session) -> Response:
-    """Exchange the key for a cookie, for the page."""
-    at = Serving.of(request)
-    if at.settings.key is not None and not (
-        matches(session.key, at.settings.key) or matches(session.key, at.settings.writer_key)
-    ):
-        raise ProblemError(401, "That key is not accepted.", {"WWW-Authenticate": "Bearer"})
-    response = Response(status_code=204)
-    if session.key.isascii() and session.key.isprintable():
-        response.set_cookie(COOKIE, session.key, httponly=True, samesite="strict", max_age=30 * 86400)
-    return response

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import UploadFile
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-WHERE = "KEY=VALUE, also with !=, >=, <=, > and <; all must hold."
+WHERE = "A filter by metadata: `KEY=VALUE`, or with !=, >=, <=, > or <. May be repeated; all must hold."
+
+
+def _like(**example: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [example]})
+
+
+_IMAGE = {"id": 17, "name": "tower.jpg", "width": 1600, "height": 1200, "metadata": {"place": "Paris", "year": "1990"}}
+_TOKEN = {"token": 0, "box": [0.1, 0.2, 0.6, 0.9], "weight": 0.31, "map": {"width": 2, "height": 1, "data": "AP8="}}
 
 
 class Boxed(BaseModel):
@@ -17,9 +25,12 @@ class Boxed(BaseModel):
 
 
 class SearchOptions(Boxed):
-    k: int = Field(10, ge=1, description="How many results.")
+    k: int = Field(10, ge=1, description="How many results; at most 200, unless the service was started otherwise.")
     where: list[str] | None = Field(None, description=WHERE)
-    expand: Literal["aqe", "diffusion"] | None = Field(None, description="Query expansion.")
+    expand: Literal["aqe", "diffusion"] | None = Field(
+        None,
+        description="Search again with the best hits: their average (aqe), or through their neighbours (diffusion).",
+    )
     rerank: Literal["global", "sp", "dsm", "lightglue"] | None = Field(
         None,
         description="Look at the best hits again: by their descriptors (global), or by local features, as many as half "
@@ -28,7 +39,7 @@ class SearchOptions(Boxed):
 
 
 class PictureForm(BaseModel):
-    file: UploadFile = Field(description="JPEG, PNG, WebP, TIFF, GIF or BMP.")
+    file: UploadFile = Field(description="JPEG, PNG, WebP, TIFF, GIF, BMP or AVIF.")
 
 
 class SearchForm(SearchOptions, PictureForm):
@@ -46,16 +57,18 @@ class NewImage(PictureForm):
 class Image(BaseModel):
     """A picture of the gallery."""
 
+    model_config = _like(**_IMAGE)
     id: int = Field(description="Opaque; use it in the addresses below /api/images/.")
     name: str = Field(description="The file's name, without its folder.")
     width: int = Field(description="Pixels, after EXIF rotation.")
-    height: int
+    height: int = Field(description="Pixels, after EXIF rotation.")
     metadata: dict[str, object] = Field(description="What the gallery was given with the picture.")
 
 
 class Result(Image):
     """A picture that was found."""
 
+    model_config = _like(rank=0, score=0.83, inliers=None, **_IMAGE)
     rank: int = Field(description="From 0, best first.")
     score: float = Field(
         description="Cosine similarity, 1 for equal pictures; `expand` and `rerank=global` have scales of their own."
@@ -64,24 +77,34 @@ class Result(Image):
 
 
 class Timing(BaseModel):
-    embed: float
-    search: float
+    """Milliseconds."""
+
+    model_config = _like(embed=412.5, search=1.9, total=414.4)
+    embed: float = Field(description="Reading the picture and describing it.")
+    search: float = Field(description="Looking in the gallery.")
     total: float
 
 
 class SearchAnswer(BaseModel):
+    """The pictures that were found, best first."""
+
     results: list[Result]
     timing_ms: Timing
     note: str = Field("", description="What the service did otherwise than asked, if anything.")
 
 
 class ImagePage(BaseModel):
+    """Some of the gallery's pictures."""
+
     images: list[Image]
-    total: int
+    total: int = Field(description="How many there are on all pages.")
     next: int | None = Field(description="Give it as `after` to get the next page; null at the end.")
 
 
 class Facets(BaseModel):
+    """What pictures can be filtered by."""
+
+    model_config = _like(facets={"place": ["Paris", "Rome"], "year": ["1990", "1991"]})
     facets: dict[str, list[str]] = Field(description="Metadata keys, and their most frequent values.")
 
 
@@ -94,20 +117,28 @@ class MapImage(BaseModel):
 
 
 class TokenRegion(BaseModel):
-    token: int
+    """Where one token found what it compared."""
+
+    model_config = _like(**_TOKEN)
+    token: int = Field(description="From 0. The same number is the same kind of pattern in every picture.")
     box: list[float] = Field(description="x0, y0, x1, y1 in fractions of the picture (or of the box searched with).")
     weight: float = Field(description="Length of the token's share of the descriptor.")
-    map: MapImage
+    map: MapImage = Field(description="How strongly each place speaks, over the whole picture (or box).")
 
 
 class Side(BaseModel):
-    method: str = Field(description="tokens, or activation / occlusion for networks without tokens.")
-    note: str
+    """One of the two pictures."""
+
+    method: Literal["tokens", "activation", "occlusion"] = Field(description="The last two: a network without tokens.")
+    note: str = Field(description="What the maps show, in words.")
     crop: list[float] | None = Field(description="The query's box in fractions of its picture.")
     tokens: list[TokenRegion]
 
 
 class TokenPair(BaseModel):
+    """What a token of the query and one of the other picture added together."""
+
+    model_config = _like(query_token=0, other_token=2, contribution=0.12)
     query_token: int
     other_token: int
     contribution: float
@@ -116,36 +147,58 @@ class TokenPair(BaseModel):
 class Explanation(BaseModel):
     """Why two pictures are similar: the matrix sums to the score."""
 
-    score: float
+    model_config = _like(
+        score=0.7,
+        matrix=[[0.5, 0.1], [0.06, 0.04]],
+        pairs=[{"query_token": 0, "other_token": 0, "contribution": 0.5}],
+        strongest_token=0,
+        query={
+            "method": "tokens",
+            "note": "maps of the visual tokens",
+            "crop": [0.2, 0.1, 0.8, 0.9],
+            "tokens": [_TOKEN],
+        },
+        other={"method": "tokens", "note": "maps of the visual tokens", "crop": None, "tokens": [_TOKEN]},
+    )
+    score: float = Field(description="Cosine similarity of the two.")
     matrix: list[list[float]] = Field(description="Rows: the query's tokens; columns: the other's; last: constant.")
     pairs: list[TokenPair] = Field(description="Strongest first.")
-    strongest_token: int
+    strongest_token: int = Field(description="The other picture's token that did most for the score.")
     query: Side
     other: Side
 
 
 class Stats(BaseModel):
+    """What the gallery holds."""
+
+    model_config = _like(
+        gallery="photos.tessera", images=5120, failed=2, model="lite", codec="auto", dim=1024, generation=53
+    )
     gallery: str = Field(description="The gallery's name.")
-    images: int
-    failed: int
-    model: str | None
-    codec: str | None
-    dim: int | None
-    generation: int
+    images: int = Field(description="Pictures that can be found.")
+    failed: int = Field(description="Files that could not be read.")
+    model: str | None = Field(description="The network that describes pictures.")
+    codec: str | None = Field(description="How descriptors are stored for searching.")
+    dim: int | None = Field(description="Numbers in a descriptor.")
+    generation: int = Field(description="Grows with every change, by whatever process.")
 
 
 class Health(BaseModel):
-    status: str
+    model_config = _like(status="ok")
+    status: Literal["ok", "ready"]
 
 
 class Session(BaseModel):
-    key: str = Field(max_length=1024)
+    key: str = Field(max_length=1024, description="The service's key, or the writer's.")
 
 
 class Problem(BaseModel):
-    """RFC 9457."""
+    """What went wrong (RFC 9457)."""
 
+    model_config = _like(
+        type="about:blank", title="Not Found", status=404, detail="There is no picture 17 in this gallery."
+    )
     type: str = "about:blank"
-    title: str
+    title: str = Field(description="The status in words.")
     status: int
-    detail: str
+    detail: str = Field(description="What was wrong, what was found and what to do.")

@@ -69,6 +69,7 @@ def make_server(settings: Settings) -> uvicorn.Server:
             http=PatientProtocol,
             ws="none",
             access_log=False,
+            log_config=None,  # ours: uvicorn's own would write lines that are no JSON
             log_level="warning",
             timeout_graceful_shutdown=GRACE_S,
         )

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import logging
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tessera.data.images import Box, Limits, Pixels, Source, load_photo, read_photo
-from tessera.errors import GalleryError, TesseraError, UsageError
-from tessera.explain.explanation import ImageExplanation, explain_image, pair_up
-from tessera.explain.regions import light_of
+from tessera.data.images import Box, Limits, Photo, Pixels, read_photo
+from tessera.errors import GalleryError, ImageError, TesseraError, UsageError
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
 from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
+from tessera.serve.why import Explainer
 from tessera.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -34,7 +31,6 @@ log = logging.getLogger("tessera.serve")
 
 POLL_S = 1.0
 FACET_VALUES = 200
-EXPLAINED_KEPT = 8  # some 15 MB each at 1024 pixels
 EMPTY_NOTE = "This gallery is empty. Index pictures into it with `tessera index`."
 Query = bytes | int  # an uploaded picture, or the id of one in the gallery
 
@@ -46,12 +42,12 @@ class GalleryService:
         self.settings = settings
         self.limits = Limits(max_pixels=settings.max_pixels, max_bytes=settings.max_bytes)
         self._gallery: Gallery | None = None
-        self._failure: str | None = None
+        self._retired: Gallery | None = None  # one that was replaced: searches may still be using it
+        self._failure: str | None = None  # why the gallery could not be opened or followed when last tried
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
         self._thumbnails = ByteCache()
-        self._explained: OrderedDict[str, ImageExplanation] = OrderedDict()
-        self._explained_lock = threading.Lock()
+        self._explainer = Explainer()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -61,8 +57,9 @@ class GalleryService:
     def stop(self) -> None:
         self._stopping.set()
         self._thread.join(timeout=10)
-        if self._gallery is not None:
-            self._gallery.close()
+        for gallery in (self._gallery, self._retired):
+            if gallery is not None:
+                gallery.close()
 
     @property
     def is_ready(self) -> bool:
@@ -70,7 +67,9 @@ class GalleryService:
 
     @property
     def loading_note(self) -> str:
-        return self._failure or "The gallery is being opened. Large ones take a few seconds."
+        if self._failure is not None:
+            return "The gallery cannot be opened. The service's log says why."
+        return "The gallery is being opened. Large ones take a few seconds."
 
     @property
     def gallery(self) -> Gallery:
@@ -80,18 +79,32 @@ class GalleryService:
 
     def _follow(self) -> None:
         """Open the gallery, then look whether another process changed it; searches go on meanwhile."""
+        opened: tuple[int, int] | None = None
         while not self._stopping.is_set():
             try:
-                if self._gallery is None:
-                    self._gallery = self._open()
-                    self._failure = None
+                found = self._catalogue()
+                if self._gallery is None or (found and found != opened):  # deleted and made anew at the same place
+                    fresh = self._open()
+                    self._retired, self._gallery = self._gallery, fresh
+                    opened = self._catalogue()
                 self._gallery.refresh()
+                self._failure = None
             except TesseraError as error:
-                log.warning("%s", error)
-                self._failure = "The gallery cannot be opened. The service's log says why."
+                if self._failure != str(error):  # once, not every second
+                    log.warning("%s", error)
+                self._failure = str(error)
             except Exception:
                 log.exception("the gallery could not be followed")
             self._stopping.wait(POLL_S)
+
+    def _catalogue(self) -> tuple[int, int] | None:
+        """Which file the catalogue is, or None where there is none."""
+        from tessera.gallery.catalog import CATALOG_NAME
+
+        with contextlib.suppress(OSError):
+            status = (self.settings.gallery_path / CATALOG_NAME).stat()
+            return status.st_dev, status.st_ino
+        return None
 
     def _open(self) -> Gallery:
         from tessera.gallery.gallery import Gallery
@@ -170,8 +183,7 @@ class GalleryService:
         """What the gallery is to search with: pixels, or the id of a picture whose descriptor it has."""
         if isinstance(query, int) and box is None:
             return query
-        source: Source = Path(self.record(query).path) if isinstance(query, int) else query
-        return load_photo(source, size=self.gallery.describer.extractor.size, box=box, limits=self.limits)
+        return self._photo(query, self.gallery.describer.extractor.size, box).pixels
 
     def browse(self, *, after: int, limit: int, where: list[str]) -> dict[str, Any]:
         records = self.gallery.images(after_id=after, limit=limit, where=where or None)
@@ -212,15 +224,21 @@ class GalleryService:
         tag = f"{record.content_hash or ''}-{side}"[-80:]
         content = self._thumbnails.get(tag)
         if content is None:
-            try:
-                content = encode_jpeg(Path(record.path), side, self.limits)
-            except TesseraError as error:
-                log.warning("%s", error)
-                raise ProblemError(
-                    410, "This picture's file has gone or changed since it was indexed. Run `tessera index` again."
-                ) from error
+            content = encode_jpeg(self._photo(image_id, side).pixels)
             self._thumbnails.put(tag, content)
         return content, tag
+
+    def _photo(self, query: Query, size: int, box: Box | None = None) -> Photo:
+        """An uploaded picture, or one of the gallery, of which no message may name the file."""
+        if not isinstance(query, int):
+            return read_photo(query, size=size, box=box, limits=self.limits)
+        try:
+            return read_photo(Path(self.record(query).path), size=size, box=box, limits=self.limits)
+        except ImageError as error:
+            log.warning("%s", error)
+            raise ProblemError(
+                410, "This picture's file has gone or changed since it was indexed. Run `tessera index` again."
+            ) from error
 
     def _image(self, record: Record | Hit) -> dict[str, Any]:
         return {
@@ -234,32 +252,9 @@ class GalleryService:
     # -- why ---------------------------------------------------------------------------------------------------------
 
     def explain(self, query: Query, box: Box | None, other_id: int) -> dict[str, Any]:
-        other_side, _ = self._explained_side(other_id, None)
-        query_side, crop = self._explained_side(query, box)
-        pair = pair_up(query_side, other_side)
-        answer = pair.to_json()
-        for name, side in (("query", pair.query), ("other", pair.other)):
-            answer[name]["crop"] = crop if name == "query" else None
-            answer[name]["tokens"] = [
-                {"token": index, "box": list(region), "weight": weight, "map": _packed(side.maps[index])}
-                for index, (region, weight) in enumerate(zip(side.boxes, _weights(side), strict=True))
-            ]
-        return answer
-
-    def _explained_side(self, query: Query, box: Box | None) -> tuple[ImageExplanation, list[float] | None]:
-        source: Any = Path(self.record(query).path) if isinstance(query, int) else query
-        extractor = self.gallery.describer.extractor
-        photo = read_photo(source, size=extractor.size, box=box, limits=self.limits)
-        identity = hashlib.sha256(photo.pixels.tobytes()).hexdigest()
-        with self._explained_lock:
-            explained = self._explained.get(identity)
-        if explained is None:
-            explained = explain_image(extractor, photo.pixels)
-            with self._explained_lock:
-                self._explained[identity] = explained
-                while len(self._explained) > EXPLAINED_KEPT:
-                    self._explained.popitem(last=False)
-        return explained, _fractions(box, photo.width, photo.height)
+        extractor = self.gallery.describer.extractor  # one for both, whatever another process does meanwhile
+        other = self._photo(other_id, extractor.size)
+        return self._explainer.explain(extractor, self._photo(query, extractor.size, box), box, other)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -267,43 +262,33 @@ class GalleryService:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
         read_photo(content, size=64, limits=self.limits)  # refuse what is no picture before anything is written
         folder = self.settings.gallery_path / "uploads" / hashlib.sha256(content).hexdigest()[:16]
-        target = folder / _safe_name(name)
-        write_atomically(target, content)
-        self.gallery.index(target, metadata=metadata or None)
-        record = self.gallery.find(target)
-        if record is None:
+        target = next(folder.glob("[!.]*"), folder / _safe_name(name))
+        try:
+            write_atomically(target, content)
+            self.gallery.index(target, metadata=metadata or None)
+        finally:
+            record = self.gallery.find(target)
+            if record is None:  # another process is writing, say: who adds it again will send it again
+                _discard(target)
+        if record is None or record.state != "ok":
             raise UsageError("The picture could not be indexed.")
         return self._image(record)
 
     def remove(self, image_id: int) -> None:
-        record = self.record(image_id)
+        path = Path(self.record(image_id).path)
         self.gallery.remove(image_id)
-        path = Path(record.path)
         if path.is_relative_to(self.settings.gallery_path / "uploads"):
-            path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                path.parent.rmdir()
+            _discard(path)
+
+
+def _discard(path: Path) -> None:
+    """Take an added file away, and the folder that was made for it."""
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
 
 
 def _safe_name(name: str) -> str:
     """The last part of an uploaded file's name, with nothing in it that a path could be made of."""
     kept = "".join(letter for letter in PurePath(name.replace("\\", "/")).name if letter.isalnum() or letter in "._- ")
     return kept.strip(". ")[-100:] or "picture"
-
-
-def _weights(side: ImageExplanation) -> list[float]:
-    parts = side.parts[: max(1, side.num_tokens)]
-    return [float(value) for value in np.linalg.norm(parts, axis=1)]
-
-
-def _packed(values: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """A map as bytes in base64: a tenth of what numbers in JSON would take."""
-    data = np.ascontiguousarray(light_of(values) * 255, dtype=np.uint8)
-    return {"width": data.shape[1], "height": data.shape[0], "data": base64.b64encode(data.tobytes()).decode()}
-
-
-def _fractions(box: Box | None, width: int, height: int) -> list[float] | None:
-    if box is None:
-        return None
-    x0, y0, x1, y1 = box
-    return [max(0.0, x0 / width), max(0.0, y0 / height), min(1.0, x1 / width), min(1.0, y1 / height)]

@@ -5,20 +5,18 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from pathlib import Path
 
 from PIL import Image
 
-from tessera.data.images import Limits, load_photo
+from tessera.data.images import Pixels
 
 THUMBNAIL_SIDE = 384
 DISPLAY_SIDE = 1600
 CACHE_BYTES = 96 << 20
 
 
-def encode_jpeg(path: Path, side: int, limits: Limits, quality: int = 82) -> bytes:
-    """A picture as a JPEG that every browser shows, upright, its longer side at most `side`."""
-    pixels = load_photo(path, size=side, limits=limits)
+def encode_jpeg(pixels: Pixels, quality: int = 82) -> bytes:
+    """A picture as a JPEG that every browser shows."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
