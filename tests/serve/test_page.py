@@ -63,7 +63,7 @@ def page(browser, address):
 
 def scores(page) -> list[float]:
     page.wait_for_selector(".tile .score")
-    return [float(text) for text in page.locator(".tile .score").all_inner_texts()]
+    return [float(text.split()[0]) for text in page.locator(".tile .score").all_inner_texts()]
 
 
 def upload(page, path: Path):
@@ -89,7 +89,7 @@ def test_upload_box_results_and_back(page, scenes_dir):
     expect = playwright.expect
     expect(page.locator("#count")).to_have_text("12 pictures")
     found = upload(page, scenes_dir / "scene03.jpg")["results"]
-    expect(page.locator(".tile").first).to_have_attribute("aria-label", re.compile(r"Result 1: scene03\.jpg"))
+    expect(page.locator(".tile").first).to_have_attribute("aria-label", re.compile(r"Result 1 of 12: scene03\.jpg"))
     whole = scores(page)
     assert len(whole) == 12
     assert whole == sorted(whole, reverse=True)
@@ -100,6 +100,11 @@ def test_upload_box_results_and_back(page, scenes_dir):
     with page.expect_response(lambda answer: "search" in answer.url):
         page.locator("#clear-box").click()
     expect(page.locator("#box")).to_be_hidden()
+    page.go_back()  # a box that comes or goes is a step
+    expect(page.locator("#box")).to_be_visible()
+    page.go_back()
+    expect(page.locator("#box")).to_be_hidden()
+    expect(page.locator("#query")).to_be_visible()
     page.go_back()
     expect(page.locator("#query")).to_be_hidden()
     page.go_forward()
@@ -120,7 +125,7 @@ def test_a_pasted_and_a_dropped_picture_are_searched(page, scenes_dir):
         data = base64.b64encode((scenes_dir / name).read_bytes()).decode()
         page.evaluate(carry, [kind, "image/jpeg", data])
         first = page.locator(".tile").first
-        playwright.expect(first).to_have_attribute("aria-label", re.compile(f"Result 1: {re.escape(name)}"))
+        playwright.expect(first).to_have_attribute("aria-label", re.compile(f"Result 1 of 12: {re.escape(name)}"))
 
 
 def test_the_box_moves_and_resizes_by_pointer(page, scenes_dir):
@@ -172,7 +177,7 @@ def test_all_of_it_by_keyboard(page):
     playwright.expect(page.locator(".tile").nth(1)).to_be_focused()
 
 
-def test_a_gallery_picture_by_link_and_why(page, address):
+def test_a_gallery_picture_by_link_and_why(page, eventually):
     with page.expect_response(lambda answer: "/search" in answer.url):
         page.locator(".tile").nth(4).click()
     page.wait_for_selector(".tile .score")
@@ -193,17 +198,30 @@ def test_a_gallery_picture_by_link_and_why(page, address):
     assert sum(added) == pytest.approx(similarity, abs=0.0035)  # each is rounded
     token = page.locator("#why-tokens button").first
     token.hover()
-    playwright.expect(token).to_have_attribute("aria-pressed", "true")
-    assert page.locator("#why-query canvas.on").count() == 1
-    assert page.locator("#why-other canvas.on").count() == 1
+    playwright.expect(token).to_have_class("lit")
+    playwright.expect(token).to_have_attribute("aria-pressed", "false")
+    playwright.expect(page.locator("#why-query canvas.on")).to_have_count(1)
+    playwright.expect(page.locator("#why-other canvas.on")).to_have_count(1)
+    painted = "canvas => canvas.width"  # 300 unless it was painted, with as many as the picture has
+    eventually(lambda: page.locator("#why-query canvas.on").evaluate(painted) in (120, 160))
     token.click()
     page.mouse.move(1, 1)
-    playwright.expect(token).to_have_attribute("aria-pressed", "true")  # a click keeps it lit
-    title = page.locator("#why-title").inner_text()
+    playwright.expect(token).to_have_class("lit")  # a click keeps it lit
+    playwright.expect(token).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("ArrowRight")
-    playwright.expect(page.locator("#why-title")).not_to_have_text(title)
+    playwright.expect(page.locator("#why-title")).to_have_text("Result 3 of 12")
+    reasons = page.url
     page.keyboard.press("Escape")
     playwright.expect(page.locator("#why")).to_be_hidden()
+    playwright.expect(page).to_have_url(link)  # as if it had never been open
+    page.go_forward()
+    playwright.expect(page.locator("#why-title")).to_have_text("Result 3 of 12")
+    page.go_back()
+    playwright.expect(page.locator("#why")).to_be_hidden()
+    page.goto(reasons)  # and a link reproduces the reasons
+    playwright.expect(page.locator("#why-title")).to_have_text("Result 3 of 12")
+    page.locator("#why-close").click()
+    playwright.expect(page).to_have_url(link)
 
 
 def test_filters_are_applied_and_removed(page):
@@ -212,6 +230,11 @@ def test_filters_are_applied_and_removed(page):
     page.locator("#filters button").click()
     playwright.expect(page.locator(".tile")).to_have_count(5)
     assert "where=place" in page.url
+    page.select_option("#filter-key", "year")
+    page.fill("#filter-value", ">=2002")
+    page.locator("#filters button").click()
+    playwright.expect(page.locator(".tile")).to_have_count(3)
+    page.locator("#chips button").first.click()
     page.locator("#chips button").click()
     playwright.expect(page.locator(".tile")).to_have_count(12)
 
@@ -222,6 +245,39 @@ def test_a_link_reproduces_a_box_and_the_options(page, address):
     playwright.expect(page.locator("#box")).to_be_visible()
     playwright.expect(page.locator("#k")).to_have_value("50")
     playwright.expect(page.locator("#chips")).to_contain_text("place=north")
+
+
+def test_a_box_on_a_large_gallery_picture_is_in_its_own_pixels(browser, running, tmp_path, token_bundle, scenes_dir):
+    """The page shows a smaller copy; the service counts in the picture's pixels."""
+    from PIL import Image
+
+    from tessera.gallery.gallery import Gallery
+    from tessera.serve.settings import Settings
+
+    (tmp_path / "photos").mkdir()
+    with Image.open(scenes_dir / "scene03.jpg") as scene:
+        scene.resize((2400, 1800)).save(tmp_path / "photos" / "large.jpg")
+    with Gallery(tmp_path / "g.tessera", model=str(token_bundle), threads=1) as gallery:
+        gallery.index(tmp_path / "photos")
+    with running(Settings(tmp_path / "g.tessera", threads=1, timeout_s=280)) as address:
+        page = open_page(browser)
+        with page.expect_request(lambda request: "search" in request.url) as asked:
+            page.goto(f"{address}/?image=1&box=0.2500,0.5000,0.7500,1.0000")
+        assert "box=600%2C900%2C1800%2C1800" in asked.value.url
+        scores(page)
+        page.context.close()
+
+
+def test_an_upload_that_a_link_cannot_reach_is_told(page, address):
+    page.goto(f"{address}/?upload=3")
+    playwright.expect(page.locator("#notice")).to_contain_text("Choose it again")
+    playwright.expect(page.locator(".tile")).to_have_count(12)
+
+
+def test_a_picture_whose_file_has_gone_says_so(page, address):
+    page.route("**/api/images/2/thumbnail", lambda route: route.fulfill(status=410, json={"title": "Gone"}))
+    page.goto(address)
+    playwright.expect(page.locator('.tile[data-id="2"]')).to_have_class("tile gone")
 
 
 def test_errors_say_what_to_do(page, tmp_path):
@@ -269,6 +325,7 @@ def test_two_hundred_hits_are_one_grid(page):
     assert page.locator(".tile img[loading=lazy]").count() == 200
     page.locator(".tile").nth(199).scroll_into_view_if_needed()
     playwright.expect(page.locator(".tile").nth(199)).to_be_in_viewport()
+    playwright.expect(page.locator("#choose")).to_be_in_viewport()  # the bar stays
 
 
 def test_a_phones_width(browser, address):
@@ -280,6 +337,13 @@ def test_a_phones_width(browser, address):
         page.locator(".tile").first.tap()
     page.wait_for_selector(".tile .score")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    frame = page.locator("#stage").bounding_box()
+    page.wait_for_selector("#add-box")
+    with page.expect_response(lambda answer: "box=" in answer.url):
+        page.touchscreen.tap(frame["x"] + 40, frame["y"] + 40)  # a box around what was tapped, kept inside the picture
+    x0, y0, x1, y1 = map(float, page.evaluate("new URLSearchParams(location.search).get('box')").split(","))
+    assert (y0, y1, x1 - x0) == pytest.approx((0, 0.5, 0.5), abs=2e-4)
+    settled(page)
     page.locator(".tile").nth(1).tap()
     page.locator("#why-tokens button").first.tap()
     playwright.expect(page.locator("#why-tokens button").first).to_have_attribute("aria-pressed", "true")

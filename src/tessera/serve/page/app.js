@@ -2,6 +2,9 @@
 
 import * as api from "./api.js";
 import { BoxEditor } from "./box.js";
+import { Filters } from "./filters.js";
+import { Grid } from "./grid.js";
+import { tell } from "./notice.js";
 import { WhyDialog } from "./why.js";
 
 const element = (id) => document.getElementById(id);
@@ -9,36 +12,43 @@ const uploads = new Map(); // number -> File: uploads live as long as the page, 
 const PAGE = 60;
 const SETTLE_MS = 160;
 const POLL_MS = 2500;
+const DRAW_HINT = matchMedia("(pointer: coarse)").matches
+  ? "Tap one thing, or draw a box"
+  : "Draw a box around one thing";
 
-let state = { query: null, box: null, k: 20, where: [], expand: "", rerank: "" };
+let state = { query: null, box: null, k: 20, where: [], expand: "", rerank: "", why: null };
 let hits = [];
-let pending = null;
-let shown = 0;
+let size = null; // of the query picture, in the pixels that the service counts boxes in
+let pending = null; // the search under way
+let turning = null; // the page of the gallery under way
+let showing = null; // the last call of show(); an earlier one that wakes up later must not go on
 let blobUrl = null;
 let answered = null; // the query whose results are on the page
 
 const plural = (count, what) => `${count.toLocaleString()} ${what}${count === 1 ? "" : "s"}`;
 
+const grid = new Grid(element("grid"), (hit, tile) => (hit.score === undefined ? start({ id: hit.id }) : openWhy(hit, tile)));
+const filters = new Filters((where) => {
+  state.where = where;
+  remember();
+  filters.show(where);
+  return state.query ? run() : browse(true);
+});
 const boxes = new BoxEditor(element("stage"), element("box"), (box, settled) => {
   state.box = box;
   showBoxTools();
   clearTimeout(boxes.timer);
   boxes.timer = setTimeout(() => run(), settled ? 0 : SETTLE_MS);
-  if (settled) remember(true);
+  if (settled) rememberBox();
 });
-
 const why = new WhyDialog(
   () => ({ query: asked(), box: pixelBox(), source: element("query-image").src }),
-  {
-    previous: () => step(-1),
-    next: () => step(1),
-    search: (id) => start({ id }),
-  },
+  { step, search: (id) => start({ id }), closed: closeWhy },
 );
 
 // ---- state and address -------------------------------------------------------------------------------------------
 
-function address() {
+function address({ why: open = state.why } = {}) {
   const query = new URLSearchParams();
   if (state.query?.id !== undefined) query.set("image", state.query.id);
   if (state.query?.upload !== undefined) query.set("upload", state.query.upload);
@@ -47,12 +57,18 @@ function address() {
   for (const filter of state.where) query.append("where", filter);
   if (state.expand) query.set("expand", state.expand);
   if (state.rerank) query.set("rerank", state.rerank);
+  if (open !== null) query.set("why", open);
   const text = query.toString();
   return text ? `?${text}` : location.pathname;
 }
 
-function remember(replace = false) {
-  history[replace ? "replaceState" : "pushState"](null, "", address());
+function remember(replace = false, mark = null) {
+  history[replace ? "replaceState" : "pushState"](mark, "", address());
+}
+
+/** A box that comes or goes is a step to go back to; one that moves is the same step. */
+function rememberBox() {
+  remember(new URLSearchParams(location.search).has("box") === Boolean(state.box));
 }
 
 function readAddress() {
@@ -65,61 +81,85 @@ function readAddress() {
     where: query.getAll("where"),
     expand: query.get("expand") ?? "",
     rerank: query.get("rerank") ?? "",
+    why: query.has("why") ? Number(query.get("why")) : null,
   };
   const upload = Number(query.get("upload"));
   if (query.has("image")) state.query = { id: Number(query.get("image")) };
   else if (uploads.has(upload)) state.query = { upload };
-  else if (query.has("upload")) tell("An uploaded picture cannot be reached by a link. Choose it again.");
+  return query.has("upload") && !state.query ? "An uploaded picture cannot be reached by a link. Choose it again." : "";
 }
 
 function asked() {
   return state.query.id !== undefined ? { id: state.query.id } : { file: uploads.get(state.query.upload) };
 }
 
-/** The box in pixels of the picture as the browser shows it, which is after its EXIF rotation. */
+/** The box in pixels of the whole upright picture; the one on the page may be a smaller copy. */
 function pixelBox() {
-  const picture = element("query-image");
-  const { width, height } = state.query?.size ?? { width: picture.naturalWidth, height: picture.naturalHeight };
-  return state.box && state.box.map((value, i) => Math.round(value * (i % 2 ? height : width) * 100) / 100);
+  if (!state.box || !size) return null;
+  return state.box.map((value, i) => Math.round(value * (i % 2 ? size.height : size.width) * 100) / 100);
 }
 
 // ---- starting a search -------------------------------------------------------------------------------------------
 
 function start(query) {
   if (query.file) {
-    if (!query.file.type.startsWith("image/")) return tell(`${query.file.name} is not a picture.`);
+    const { type, name } = query.file;
+    if (type && !type.startsWith("image/")) return tell(`${name} is not a picture. Choose a JPEG, PNG, WebP, TIFF or GIF.`);
     const upload = uploads.size + 1;
     uploads.set(upload, query.file);
     query = { upload };
   }
-  state = { ...state, query, box: null };
+  state = { ...state, query, box: null, why: null };
   remember();
   return show();
 }
 
-async function show() {
-  tell("");
+async function show(note = "") {
+  const mine = (showing = Symbol());
+  tell(note);
+  if (![...element("k").options].some((option) => Number(option.value) === state.k)) element("k").append(new Option(state.k));
   for (const id of ["k", "expand", "rerank"]) element(id).value = state[id];
-  showChips();
+  filters.show(state.where);
   element("query").hidden = !state.query;
   boxes.set(null);
+  size = null;
   showBoxTools();
+  if (state.why === null) why.close();
   if (!state.query) return browse(true);
+  pending?.abort();
+  document.body.classList.add("busy");
+  try {
+    size = await showQuery();
+  } catch (error) {
+    if (showing === mine) lose(error);
+    return;
+  }
+  if (showing !== mine) return;
+  if (size) boxes.set(state.box);
+  showBoxTools();
+  await run();
+}
+
+/** Put the query's picture on the page; gives its size, or null where the browser cannot show it and nobody knows. */
+async function showQuery() {
   const picture = element("query-image");
+  const { id, upload } = state.query;
   if (blobUrl) URL.revokeObjectURL(blobUrl);
-  blobUrl = null;
-  if (state.query.id !== undefined) picture.src = api.imageUrl(state.query.id);
-  else picture.src = blobUrl = URL.createObjectURL(uploads.get(state.query.upload));
+  blobUrl = id === undefined ? URL.createObjectURL(uploads.get(upload)) : null;
+  picture.src = blobUrl ?? api.imageUrl(id);
+  const source = picture.src;
   element("stage").classList.remove("blank");
+  const record = id === undefined ? { name: uploads.get(upload).name } : await api.image(id);
+  if (picture.src !== source) return null; // another query has taken its place
+  element("query-name").textContent = record.name;
   try {
     await picture.decode();
+    return record.width ? record : { width: picture.naturalWidth, height: picture.naturalHeight };
   } catch {
     // The service may read formats that the browser does not show (TIFF): search all the same.
-    element("stage").classList.add("blank");
+    if (picture.src === source) element("stage").classList.add("blank");
+    return record.width ? record : null;
   }
-  if (state.box) boxes.set(state.box);
-  showBoxTools();
-  return run();
 }
 
 async function run() {
@@ -137,108 +177,87 @@ async function run() {
     const { total } = answer.timing_ms;
     element("summary").textContent = hits.length
       ? `${plural(hits.length, "result")} in ${total < 10 ? total.toFixed(1) : Math.round(total)} ms${answer.note ? `. ${answer.note}` : ""}`
-      : answer.note || "Nothing in the gallery passes these filters.";
-    fill(true);
+      : answer.note || "Nothing in the gallery passes these filters. Remove one above.";
+    grid.replace(hits, query.id);
+    element("more").hidden = true;
     tell("");
+    followWhy();
   } catch (error) {
-    if (error.name === "AbortError") return;
-    if (answered !== query) {
-      // What is on the page belongs to another query; an error beside it would mislead.
-      hits = [];
-      fill(true);
-    }
-    fail(error);
+    if (error.name !== "AbortError") lose(error);
   } finally {
     if (pending === request) document.body.classList.remove("busy");
   }
 }
 
+/** A search failed. What is on the page may belong to another query, and an error beside it would mislead. */
+function lose(error) {
+  document.body.classList.remove("busy");
+  if (answered !== state.query) {
+    hits = [];
+    grid.replace(hits);
+    element("more").hidden = true;
+  }
+  fail(error);
+}
+
 async function browse(fresh) {
-  if (fresh) hits = [];
+  if (turning && !fresh) return;
+  const mine = (turning = Symbol());
   answered = null;
   try {
     const answer = await api.browse(fresh ? 0 : hits.at(-1).id, PAGE, state.where);
-    hits = hits.concat(answer.images);
+    if (turning !== mine || state.query) return;
+    hits = fresh ? answer.images : hits.concat(answer.images);
+    if (fresh) grid.replace(hits);
+    else grid.append(answer.images);
     element("more").hidden = answer.next === null;
     welcome(answer.total);
-    fill(fresh);
   } catch (error) {
-    fail(error);
+    if (turning === mine) fail(error);
+  } finally {
+    if (turning === mine) turning = null;
   }
 }
 
-// ---- drawing -----------------------------------------------------------------------------------------------------
+// ---- why ---------------------------------------------------------------------------------------------------------
 
-function fill(fresh) {
-  const grid = element("grid");
-  if (fresh) {
-    grid.replaceChildren();
-    shown = 0;
-    window.scrollTo({ top: 0 });
-  }
-  grid.append(...hits.slice(shown).map(tile));
-  shown = hits.length;
-  if (state.query) element("more").hidden = true;
-}
-
-function tile(hit, offset) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "tile";
-  button.dataset.id = hit.id;
-  button.setAttribute("role", "listitem");
-  const ratio = Math.min(3, Math.max(0.4, hit.width / hit.height || 1));
-  button.style.setProperty("--ratio", ratio.toFixed(3));
-  const picture = document.createElement("img");
-  picture.loading = "lazy";
-  picture.decoding = "async";
-  picture.src = api.thumbnailUrl(hit.id);
-  picture.alt = "";
-  button.append(picture);
-  button.title = [hit.name, ...Object.entries(hit.metadata ?? {}).map(([key, value]) => `${key}: ${value}`)].join("\n");
-  if (hit.score === undefined) {
-    button.setAttribute("aria-label", `Search with ${hit.name}`);
-    button.addEventListener("click", () => start({ id: hit.id }));
-    return button;
-  }
-  button.setAttribute("aria-label", `Result ${hit.rank + 1}: ${hit.name}, similarity ${hit.score.toFixed(2)}. See why.`);
-  const score = document.createElement("span");
-  score.className = "score";
-  score.textContent = hit.score.toFixed(2) + (hit.inliers ? ` · ${hit.inliers} matches` : "");
-  button.append(score);
-  button.addEventListener("click", () => why.show(hits[shown === hits.length ? hits.indexOf(hit) : offset], button));
-  return button;
+function openWhy(hit, tile) {
+  state.why = hit.id;
+  remember(false, { opened: true });
+  why.show(hit, hits.length, tile);
 }
 
 function step(by) {
   const next = hits[hits.indexOf(why.hit) + by];
-  if (next) why.show(next, element("grid").children[hits.indexOf(next)]);
+  if (!next) return;
+  state.why = next.id;
+  remember(true, history.state);
+  why.show(next, hits.length, grid.tile(next.id));
 }
+
+/** The address or new results ask for a dialog: open it, or close it. */
+function followWhy() {
+  const hit = hits.find(({ id }) => id === state.why);
+  if (hit) return why.show(hit, hits.length, grid.tile(hit.id));
+  state.why = null;
+  return why.close();
+}
+
+/** The reader closed it: back to the results, as the back button would. */
+function closeWhy() {
+  if (state.why === null) return;
+  if (history.state?.opened) return history.back();
+  state.why = null;
+  remember(true);
+}
+
+// ---- words -------------------------------------------------------------------------------------------------------
 
 function showBoxTools() {
-  element("clear-box").hidden = !state.box;
-  element("add-box").hidden = Boolean(state.box);
-  element("box-hint").textContent = state.box ? "Searching for what is in the box" : "Draw a box to search for one thing";
-}
-
-function showChips() {
-  element("chips").replaceChildren(...state.where.map((filter) => {
-    const item = document.createElement("li");
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = `${filter} ✕`;
-    button.setAttribute("aria-label", `Remove the filter ${filter}`);
-    button.addEventListener("click", () => setFilters(state.where.filter((other) => other !== filter)));
-    item.append(button);
-    return item;
-  }));
-}
-
-function setFilters(where) {
-  state.where = where;
-  remember();
-  showChips();
-  return state.query ? run() : browse(true);
+  const known = Boolean(size);
+  element("clear-box").hidden = !state.box || !known;
+  element("add-box").hidden = Boolean(state.box) || !known;
+  element("box-hint").textContent = !known ? "" : state.box ? "Searching for what is in the box" : DRAW_HINT;
 }
 
 function welcome(total) {
@@ -259,27 +278,6 @@ function welcome(total) {
   }
 }
 
-/** A sentence above the results; `words in backticks` are commands. */
-function tell(text, retry) {
-  const notice = element("notice");
-  notice.hidden = !text;
-  const sentence = document.createElement("span");
-  sentence.append(...(text.charAt(0).toUpperCase() + text.slice(1)).split("`").map((part, index) => {
-    if (index % 2 === 0) return part;
-    const code = document.createElement("code");
-    code.textContent = part;
-    return code;
-  }));
-  notice.replaceChildren(sentence);
-  if (text && retry) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = "Try again";
-    button.addEventListener("click", retry);
-    notice.append(button);
-  }
-}
-
 function fail(error) {
   if (error.status === 401) return askKey();
   element("summary").textContent = "";
@@ -293,13 +291,14 @@ async function waitForService() {
   waitForService.timer = setTimeout(() => api.ready().then(begin, (error) => error.status === 0 ? waitForService() : begin()), POLL_MS);
 }
 
-function askKey(note = "") {
-  element("ask-note").textContent = note;
-  element("ask").showModal();
+function askKey() {
+  element("ask-note").textContent = "";
+  if (!element("ask").open) element("ask").showModal();
 }
 
 // ---- wiring ------------------------------------------------------------------------------------------------------
 
+element("ask").addEventListener("cancel", (event) => event.preventDefault()); // nothing can be seen without the key
 element("ask-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   try {
@@ -307,7 +306,7 @@ element("ask-form").addEventListener("submit", async (event) => {
     element("ask").close();
     begin();
   } catch (error) {
-    element("ask-note").textContent = error.status === 401 ? "That key is not accepted." : error.message;
+    element("ask-note").textContent = error.message;
   }
 });
 
@@ -321,9 +320,12 @@ document.addEventListener("paste", (event) => {
   if (file) start({ file });
 });
 
-let depth = 0;
-document.addEventListener("dragenter", () => element("drop").classList.toggle("over", (depth += 1) > 0));
-document.addEventListener("dragleave", () => element("drop").classList.toggle("over", (depth -= 1) > 0));
+let depth = 0; // of the elements that a dragged file is over
+const dragging = (by) => (event) => {
+  if (event.dataTransfer?.types.includes("Files")) element("drop").classList.toggle("over", (depth += by) > 0);
+};
+document.addEventListener("dragenter", dragging(1));
+document.addEventListener("dragleave", dragging(-1));
 document.addEventListener("dragover", (event) => event.preventDefault());
 document.addEventListener("drop", (event) => {
   event.preventDefault();
@@ -333,20 +335,10 @@ document.addEventListener("drop", (event) => {
 });
 
 element("add-box").addEventListener("click", () => {
-  boxes.set([0.25, 0.25, 0.75, 0.75]);
-  state.box = boxes.box;
-  showBoxTools();
-  remember(true);
+  boxes.propose([0.5, 0.5]);
   element("box").focus();
-  run();
 });
-element("clear-box").addEventListener("click", () => {
-  boxes.set(null);
-  state.box = null;
-  showBoxTools();
-  remember(true);
-  run();
-});
+element("clear-box").addEventListener("click", () => boxes.clear());
 for (const id of ["k", "expand", "rerank"]) {
   element(id).addEventListener("change", (event) => {
     state[id] = id === "k" ? Number(event.target.value) : event.target.value;
@@ -356,84 +348,39 @@ for (const id of ["k", "expand", "rerank"]) {
 }
 element("home").addEventListener("click", (event) => {
   event.preventDefault();
-  state = { ...state, query: null, box: null };
+  state = { ...state, query: null, box: null, why: null };
   remember();
   show();
 });
 element("more").addEventListener("click", () => browse(false));
-element("grid").addEventListener("keydown", (event) => {
-  const next = neighbour(event.target, event.key);
-  if (next) {
-    event.preventDefault();
-    next.focus();
-  }
-});
-
-/** The tile that an arrow key leads to: the next in the row, or the nearest one of the next row. */
-function neighbour(tile, key) {
-  if (key === "ArrowRight") return tile.nextElementSibling;
-  if (key === "ArrowLeft") return tile.previousElementSibling;
-  if (key !== "ArrowDown" && key !== "ArrowUp") return null;
-  const { top, left, width } = tile.getBoundingClientRect();
-  const step = key === "ArrowDown" ? "nextElementSibling" : "previousElementSibling";
-  let best = null;
-  let row = null;
-  for (let other = tile[step]; other; other = other[step]) {
-    const frame = other.getBoundingClientRect();
-    if (Math.abs(frame.top - top) < 2) continue;
-    row ??= frame.top;
-    if (Math.abs(frame.top - row) >= 2) break;
-    const distance = Math.abs(frame.left + frame.width / 2 - left - width / 2);
-    if (!best || distance < best.distance) best = { other, distance };
-  }
-  return best?.other ?? null;
-}
-element("filters").addEventListener("submit", (event) => {
-  event.preventDefault();
-  const value = element("filter-value").value.trim();
-  if (!value) return;
-  element("filter-value").value = "";
-  setFilters([...state.where, `${element("filter-key").value}=${value}`]);
-});
+new IntersectionObserver(([entry]) => entry.isIntersecting && browse(false), { rootMargin: "800px" }).observe(element("more"));
 window.addEventListener("popstate", () => {
-  readAddress();
-  show();
+  const before = address({ why: null });
+  const note = readAddress();
+  if (address({ why: null }) === before && !note) followWhy();
+  else show(note);
 });
 window.addEventListener("online", () => begin());
-
-async function loadFilters() {
-  const { facets } = await api.facets();
-  const keys = Object.keys(facets);
-  element("filters").hidden = keys.length === 0;
-  element("filter-key").replaceChildren(...keys.map((key) => new Option(key, key)));
-  const fillValues = () =>
-    element("filter-values").replaceChildren(...(facets[element("filter-key").value] ?? []).map((value) => new Option(value)));
-  element("filter-key").onchange = fillValues; // this runs again whenever the service was away
-  fillValues();
-}
 
 async function begin() {
   clearTimeout(waitForService.timer);
   try {
-    const progress = await waitUntilReady();
-    if (!progress) return;
+    await waitUntilReady();
     const stats = await api.stats();
     document.body.dataset.gallery = stats.gallery;
     element("count").textContent = plural(stats.images, "picture");
-    await loadFilters();
-    readAddress();
-    await show();
+    await filters.load();
+    await show(readAddress());
   } catch (error) {
     fail(error);
   }
 }
 
-/** A large gallery takes its time to load: show how far it is, and go on by itself. */
+/** A large gallery takes its time to load: say so, and go on by itself. */
 async function waitUntilReady() {
   for (;;) {
     try {
-      await api.ready();
-      return true;
+      return await api.ready();
     } catch (error) {
       if (error.status !== 503) throw error;
       const box = element("welcome");

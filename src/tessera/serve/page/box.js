@@ -3,6 +3,7 @@
 const EDGES = ["nw", "n", "ne", "e", "se", "s", "sw", "w"];
 const SMALLEST = 0.02;
 const STEP = 0.02;
+const SLACK_PX = 4; // a click's or a tap's own trembling
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
@@ -33,6 +34,15 @@ export class BoxEditor {
     });
   }
 
+  /** A box around a place, to begin with; a tap says no more. */
+  propose([x, y]) {
+    this.#change(shift([0.25, 0.25, 0.75, 0.75], x - 0.5, y - 0.5), true);
+  }
+
+  clear() {
+    this.#change(null, true);
+  }
+
   #change(box, settled) {
     this.set(box);
     this.onChange(box, settled);
@@ -47,28 +57,41 @@ export class BoxEditor {
   }
 
   #start(event) {
-    if (event.button !== 0) return;
+    if (event.button !== 0 || this.stage.classList.contains("blank")) return;
     event.preventDefault();
     const [startX, startY] = this.#at(event);
     const edge = event.target.dataset?.edge;
     const moving = !edge && event.target === this.element;
     const before = this.box;
+    let moved = false;
     this.stage.setPointerCapture(event.pointerId);
 
     const follow = (move) => {
       const [x, y] = this.#at(move);
-      if (moving) return this.#change(shift(before, x - startX, y - startY), false);
-      if (edge) return this.#change(pull(before, edge, x, y), false);
+      moved ||= Math.hypot(move.clientX - event.clientX, move.clientY - event.clientY) > SLACK_PX;
+      if (!moved) return;
+      if (moving) {
+        this.#change(shift(before, x - startX, y - startY), false);
+        return;
+      }
+      if (edge) {
+        this.#change(pull(before, edge, x, y), false);
+        return;
+      }
       const drawn = [Math.min(startX, x), Math.min(startY, y), Math.max(startX, x), Math.max(startY, y)];
       if (drawn[2] - drawn[0] > SMALLEST && drawn[3] - drawn[1] > SMALLEST) this.#change(drawn, false);
     };
-    const stop = () => {
+    const stop = ({ type }) => {
       this.stage.removeEventListener("pointermove", follow);
       this.stage.removeEventListener("pointerup", stop);
       this.stage.removeEventListener("pointercancel", stop);
+      // A finger that turns out to scroll the page leaves the box as it was.
+      const cancelled = type === "pointercancel";
       if (this.box !== before) {
-        this.#change(this.box, true);
-        this.element.focus({ preventScroll: true });
+        this.#change(cancelled ? before : this.box, true);
+        if (!cancelled) this.element.focus({ preventScroll: true });
+      } else if (!cancelled && !moved && !before && event.pointerType === "touch") {
+        this.propose([startX, startY]);
       }
     };
     this.stage.addEventListener("pointermove", follow);

@@ -1,56 +1,61 @@
 // The dialog that shows why a picture was found: both pictures, token by token.
 
 import { explain, imageUrl } from "./api.js";
+import { describe } from "./grid.js";
 
 const element = (id) => document.getElementById(id);
 const colour = (token) => `var(--token-${(token % 8) + 1})`;
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 const percent = (value) => `${(value * 100).toFixed(0).replace("-", "−")} %`;
-const TOKENS_NOTE = "Each token has learnt to gather one kind of pattern. Point at one, or tap it, to see what it compared.";
+const TOKENS_NOTE = "Each token gathers one kind of pattern. Point at one, or tap it, to see what it compared.";
+const PAINTED_SIDE = 900; // pixels: enough for the screen, and quick to paint
 
 export class WhyDialog {
-  /** actions: {previous(), next(), search(id)}; query() gives {query, box, source} of the search on the page. */
+  /** actions: {step(by), search(id), closed()}; query() gives {query, box, source} of the search on the page. */
   constructor(query, actions) {
     this.dialog = element("why");
     this.query = query;
     this.opener = null;
     element("why-close").addEventListener("click", () => this.dialog.close());
-    element("why-previous").addEventListener("click", actions.previous);
-    element("why-next").addEventListener("click", actions.next);
+    element("why-previous").addEventListener("click", () => actions.step(-1));
+    element("why-next").addEventListener("click", () => actions.step(1));
     element("why-search").addEventListener("click", () => {
       this.dialog.close();
       actions.search(this.hit.id);
     });
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
     this.dialog.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowLeft") actions.previous();
-      if (event.key === "ArrowRight") actions.next();
+      if (event.key === "ArrowLeft") actions.step(-1);
+      if (event.key === "ArrowRight") actions.step(1);
     });
     this.dialog.addEventListener("close", () => {
       this.request?.abort();
       // The grid may have been filled anew meanwhile.
       const back = this.opener?.isConnected ? this.opener : document.querySelector(`.tile[data-id="${this.hit.id}"]`);
       back?.focus();
+      actions.closed();
     });
   }
 
-  get open() {
-    return this.dialog.open;
+  close() {
+    this.dialog.close();
   }
 
-  async show(hit, opener) {
+  async show(hit, count, opener) {
     this.hit = hit;
     this.opener = opener;
     this.request?.abort();
     this.request = new AbortController();
     const { query, box, source } = this.query();
     if (!this.dialog.open) this.dialog.showModal();
-    element("why-title").textContent = `Result ${hit.rank + 1}, similarity ${hit.score.toFixed(3)}`;
+    element("why-title").textContent = `Result ${hit.rank + 1} of ${count}`;
+    element("why-previous").disabled = hit.rank === 0;
+    element("why-next").disabled = hit.rank === count - 1;
     element("why-name").textContent = describe(hit);
     element("why-tokens").replaceChildren();
     element("why-matrix").replaceChildren();
     element("why-sum").hidden = element("why-bar").hidden = true;
-    const left = layers(element("why-query"), source, "query picture");
+    const left = layers(element("why-query"), source, "your query");
     const right = layers(element("why-other"), imageUrl(hit.id), `result ${hit.rank + 1}: ${hit.name}`);
     element("why-note").textContent = "Looking at both pictures…";
     try {
@@ -66,8 +71,11 @@ export class WhyDialog {
     const tokens = answer.query.tokens.length;
     const hasTokens = answer.query.method === "tokens";
     element("why-note").textContent = hasTokens ? TOKENS_NOTE : answer.query.note;
-    answer.query.tokens.forEach((token, index) => addLayer(left, token, index, answer.query.crop));
-    answer.other.tokens.forEach((token, index) => addLayer(right, token, index, null));
+    const painters = [
+      ...answer.query.tokens.map((token, index) => addLayer(left, token, index, answer.query.crop)),
+      ...answer.other.tokens.map((token, index) => addLayer(right, token, index, null)),
+    ];
+    if (answer.query.crop) addFrame(left, "crop", answer.query.crop);
     const columns = answer.matrix[0].map((_, j) => answer.matrix.reduce((sum, row) => sum + row[j], 0));
     const shares = columns.slice(0, answer.other.tokens.length);
     const rest = columns.slice(shares.length).reduce((sum, value) => sum + value, 0);
@@ -75,12 +83,16 @@ export class WhyDialog {
     if (hasTokens) showSum(answer.score, order, shares, rest);
     let kept = null;
     const light = (token) => {
+      for (const paint of painters) paint(token);
       for (const side of [left, right]) {
         side.classList.toggle("dim", token !== null);
         side.querySelectorAll("[data-token]").forEach((node) =>
           node.classList.toggle("on", token !== null ? Number(node.dataset.token) === token : node.dataset.best === "1"));
       }
-      for (const button of buttons) button.setAttribute("aria-pressed", String(Number(button.dataset.token) === token));
+      for (const button of buttons) {
+        button.classList.toggle("lit", Number(button.dataset.token) === token);
+        button.setAttribute("aria-pressed", String(Number(button.dataset.token) === kept));
+      }
     };
     const buttons = order.map((index) => {
       const button = document.createElement("button");
@@ -118,6 +130,7 @@ export class WhyDialog {
       });
     }
     element("why-matrix").replaceChildren(matrixTable(answer.matrix));
+    element("why-matrix").parentElement.hidden = !hasTokens;
   }
 }
 
@@ -151,11 +164,6 @@ function listItem(...children) {
   return item;
 }
 
-function describe(hit) {
-  const extras = Object.entries(hit.metadata ?? {}).map(([key, value]) => `${key}: ${value}`);
-  return [hit.name, ...extras].join(" · ");
-}
-
 function layers(holder, source, label) {
   const picture = document.createElement("img");
   picture.src = source;
@@ -168,45 +176,82 @@ function layers(holder, source, label) {
   return holder;
 }
 
-/** The token's map as a canvas and its region as a frame. crop: the query's box in fractions, or null for the whole. */
-function addLayer(holder, token, index, crop) {
-  const [cx0, cy0, cx1, cy1] = crop ?? [0, 0, 1, 1];
-  const place = (x0, y0, x1, y1) => ({
-    left: `${(cx0 + x0 * (cx1 - cx0)) * 100}%`, top: `${(cy0 + y0 * (cy1 - cy0)) * 100}%`,
-    width: `${(x1 - x0) * (cx1 - cx0) * 100}%`, height: `${(y1 - y0) * (cy1 - cy0) * 100}%`,
+/** A frame on a picture, at a box in fractions of it. */
+function addFrame(holder, name, [x0, y0, x1, y1]) {
+  const frame = document.createElement("div");
+  frame.className = name;
+  Object.assign(frame.style, {
+    left: `${x0 * 100}%`, top: `${y0 * 100}%`, width: `${(x1 - x0) * 100}%`, height: `${(y1 - y0) * 100}%`,
   });
+  holder.append(frame);
+  return frame;
+}
+
+/** A token's light, a canvas over the picture, and its region, a frame. crop: the query's box in fractions, or null.
+ *
+ * Returns what paints the light when it is this token's turn.
+ */
+function addLayer(holder, token, index, crop) {
+  const [x0, y0, x1, y1] = crop ?? [0, 0, 1, 1];
+  const within = ([a, b, c, d]) => [x0 + a * (x1 - x0), y0 + b * (y1 - y0), x0 + c * (x1 - x0), y0 + d * (y1 - y0)];
+  const picture = holder.querySelector("img");
   const canvas = document.createElement("canvas");
   canvas.dataset.token = index;
-  canvas.width = token.map.width;
-  canvas.height = token.map.height;
-  const context = canvas.getContext("2d");
-  const pixels = context.createImageData(token.map.width, token.map.height);
-  const [red, green, blue] = rgb(index);
-  const bytes = Uint8Array.from(atob(token.map.data), (letter) => letter.charCodeAt(0));
-  for (let i = 0; i < bytes.length; i += 1) pixels.data.set([red, green, blue, Math.round(bytes[i] * 0.85)], i * 4);
-  context.putImageData(pixels, 0, 0);
-  Object.assign(canvas.style, { inset: "auto", ...place(0, 0, 1, 1) });
-
-  const region = document.createElement("div");
-  region.className = "region";
+  const [left, top, right, bottom] = within([0, 0, 1, 1]);
+  Object.assign(canvas.style, {
+    left: `${left * 100}%`, top: `${top * 100}%`, width: `${(right - left) * 100}%`, height: `${(bottom - top) * 100}%`,
+  });
+  holder.append(canvas);
+  const region = addFrame(holder, "region", within(token.box));
   region.dataset.token = index;
   region.style.setProperty("--colour", colour(index));
-  Object.assign(region.style, place(...token.box));
   const badge = document.createElement("b");
   badge.textContent = index + 1;
   region.append(badge);
-  holder.append(canvas, region);
+  let painted = false;
+  return (lit) => {
+    if (lit !== index || painted) return;
+    painted = true;
+    picture.decode().then(() => picture, () => null).then((shown) => paint(canvas, shown, mask(token.map), [x0, y0, x1, y1], index));
+  };
 }
 
-function rgb(index) {
-  const text = getComputedStyle(document.documentElement).getPropertyValue(`--token-${(index % 8) + 1}`).trim();
-  return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+/** The picture in its own colours where the map is strong, with a breath of the token's colour; the rest stays clear. */
+function paint(canvas, picture, map, [x0, y0, x1, y1], index) {
+  const width = (picture?.naturalWidth ?? map.width) * (x1 - x0);
+  const height = (picture?.naturalHeight ?? map.height) * (y1 - y0);
+  const scale = Math.min(1, PAINTED_SIDE / Math.max(width, height));
+  canvas.width = Math.max(1, Math.round(width * scale));
+  canvas.height = Math.max(1, Math.round(height * scale));
+  const context = canvas.getContext("2d");
+  context.drawImage(map, 0, 0, canvas.width, canvas.height);
+  if (picture) {
+    context.globalCompositeOperation = "source-in";
+    context.drawImage(
+      picture, x0 * picture.naturalWidth, y0 * picture.naturalHeight, width, height, 0, 0, canvas.width, canvas.height,
+    );
+  }
+  context.globalCompositeOperation = "source-atop";
+  context.globalAlpha = picture ? 0.28 : 1;
+  context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(`--token-${(index % 8) + 1}`);
+  context.fillRect(0, 0, canvas.width, canvas.height);
+}
+
+/** A map's bytes as the opacity of a canvas, a pixel a place. */
+function mask({ width, height, data }) {
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(width, height);
+  Array.from(atob(data), (letter, i) => (pixels.data[4 * i + 3] = 255 * (letter.charCodeAt(0) / 255) ** 0.7)); // dim ones stay visible
+  context.putImageData(pixels, 0, 0);
+  return canvas;
 }
 
 function matrixTable(matrix) {
   const table = document.createElement("table");
   const last = matrix.length - 1;
-  const name = (index) => (index === last ? "constant" : `token ${index + 1}`);
+  const name = (index) => (index === last ? "the rest" : `token ${index + 1}`);
   const head = table.createTHead().insertRow();
   for (const text of ["query ↓ result →", ...matrix.map((_, j) => name(j))]) {
     const cell = document.createElement("th");
@@ -214,19 +259,24 @@ function matrixTable(matrix) {
     cell.textContent = text;
     head.append(cell);
   }
-  const peak = Math.max(...matrix.flat().map(Math.abs), 1e-9);
+  // The constant part is larger than what tokens add, and bound to no region: it has no colour.
+  const peak = Math.max(...matrix.slice(0, last).flatMap((row) => row.slice(0, last)).map(Math.abs), 1e-9);
   matrix.forEach((row, i) => {
     const line = table.insertRow();
     const label = document.createElement("th");
     label.scope = "row";
     label.textContent = name(i);
     line.append(label);
-    for (const value of row) {
+    row.forEach((value, j) => {
       const cell = line.insertCell();
-      cell.textContent = value.toFixed(3);
-      const strength = Math.round((Math.abs(value) / peak) * 45);
-      cell.style.background = `color-mix(in srgb, ${value >= 0 ? "#0072b2" : "#d55e00"} ${strength}%, transparent)`;
-    }
+      cell.textContent = value.toFixed(3).replace("-", "−");
+      if (i === last || j === last) {
+        cell.className = "rest";
+      } else {
+        const strength = Math.round((Math.abs(value) / peak) * 45);
+        cell.style.background = `color-mix(in srgb, ${value >= 0 ? "#0072b2" : "#d55e00"} ${strength}%, transparent)`;
+      }
+    });
   });
   return table;
 }

@@ -1,0 +1,84 @@
+// The grid of pictures: tiles in rows of even height, walked by arrow keys.
+
+import { thumbnailUrl } from "./api.js";
+
+const plainText = ({ name, metadata }) => [name, ...Object.entries(metadata ?? {}).map(([key, value]) => `${key}: ${value}`)];
+export const describe = (hit) => plainText(hit).join(" · ");
+
+export class Grid {
+  /** open(hit, tile): a picture was clicked. */
+  constructor(element, open) {
+    this.element = element;
+    this.open = open;
+    element.addEventListener("keydown", (event) => {
+      const next = neighbour(event.target, event.key);
+      if (!next) return;
+      event.preventDefault();
+      next.focus();
+    });
+  }
+
+  /** ownId: the query, where it is a picture of the gallery. */
+  replace(hits, ownId) {
+    this.element.replaceChildren();
+    window.scrollTo({ top: 0 });
+    this.append(hits, ownId);
+  }
+
+  append(hits, ownId) {
+    this.element.append(...hits.map((hit) => this.#tile(hit, hits.length, hit.id === ownId)));
+  }
+
+  tile(id) {
+    return this.element.querySelector(`[data-id="${id}"]`);
+  }
+
+  #tile(hit, count, isQuery) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "tile";
+    button.dataset.id = hit.id;
+    button.dataset.name = hit.name;
+    const ratio = Math.min(3, Math.max(0.4, hit.width / hit.height || 1));
+    button.style.setProperty("--ratio", ratio.toFixed(3));
+    const picture = document.createElement("img");
+    picture.loading = "lazy";
+    picture.decoding = "async";
+    picture.alt = "";
+    picture.addEventListener("error", () => button.classList.add("gone"));
+    picture.src = thumbnailUrl(hit.id);
+    button.append(picture);
+    button.title = plainText(hit).join("\n");
+    button.addEventListener("click", () => this.open(hit, button));
+    if (hit.score === undefined) {
+      button.setAttribute("aria-label", `Search with ${hit.name}`);
+      return button;
+    }
+    button.setAttribute("aria-label", `Result ${hit.rank + 1} of ${count}: ${hit.name}, score ${hit.score.toFixed(2)}. See why.`);
+    const score = document.createElement("span");
+    score.className = "score";
+    score.textContent = hit.score.toFixed(2) + (hit.inliers ? ` · ${hit.inliers} matches` : "") + (isQuery ? " · the query" : "");
+    button.append(score);
+    return button;
+  }
+}
+
+/** The tile that an arrow key leads to: the next in the row, or the nearest one of the next row. */
+function neighbour(tile, key) {
+  if (key === "ArrowRight") return tile.nextElementSibling;
+  if (key === "ArrowLeft") return tile.previousElementSibling;
+  if (key !== "ArrowDown" && key !== "ArrowUp") return null;
+  const { top, left, width } = tile.getBoundingClientRect();
+  const step = key === "ArrowDown" ? "nextElementSibling" : "previousElementSibling";
+  let best = null;
+  let row = null;
+  for (let other = tile[step]; other; other = other[step]) {
+    const frame = other.getBoundingClientRect();
+    if (Math.abs(frame.top - top) < 2) continue;
+    row ??= frame.top;
+    if (Math.abs(frame.top - row) >= 2) break;
+    const distance = Math.abs(frame.left + frame.width / 2 - left - width / 2);
+    if (!best || distance < best.distance) best = { other, distance };
+  }
+  return best?.other ?? null;
+}
