@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from tessera.explain.explanation import METHOD_NOTES, ImageExplanation, PairExplanation
@@ -12,10 +13,13 @@ from tessera.explain.regions import light_of, resize_map
 # Okabe and Ito's colours, told apart by colour-blind readers too; the same colour is the same token everywhere.
 TOKEN_COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#999999"]
 PANEL = 320  # pixels on the longer side of one picture
+PAIR_PANEL = 420  # of one of two: about as high as the table beside them
+BADGE = 19
 MARGIN = 16
 CAPTION = 26
 INK = (28, 28, 30)
 FAINT = (120, 120, 126)
+GREY = (238, 238, 240)
 PAPER = (255, 255, 255)
 
 Panel = Image.Image
@@ -47,36 +51,37 @@ def draw_pair(explanation: PairExplanation, num_pairs: int = 3) -> Panel:
     """Both pictures with the regions of the strongest tokens, the maps below, and the contributions (figure 3b)."""
     query, other = explanation.query, explanation.other
     chosen = explanation.pairs[:num_pairs]
-    left = _boxed(query, sorted({i for i, _ in chosen}) or [0])
-    right = _boxed(other, sorted({j for _, j in chosen}) or [0])
-    rows = _map_rows(explanation)
+    left = _boxed(query, list(dict.fromkeys(i for i, _ in chosen)) or [0])
+    right = _boxed(other, list(dict.fromkeys(j for _, j in chosen)) or [0])
     matrix = _matrix(explanation)
-    top = max(left.height, right.height)
-    width = max(left.width + right.width + matrix.width + 4 * MARGIN, rows.width + 2 * MARGIN)
-    height = MARGIN + max(top + CAPTION, matrix.height) + MARGIN + rows.height + MARGIN
-    sheet = Image.new("RGB", (width, height), PAPER)
+    rows = _map_rows(explanation)
+    x_right = 2 * MARGIN + PAIR_PANEL
+    x_matrix = x_right + PAIR_PANEL + MARGIN
+    y_rows = 2 * MARGIN + max(max(left.height, right.height) + CAPTION, matrix.height)
+    size = (max(x_matrix + matrix.width, rows.width + MARGIN) + MARGIN, y_rows + rows.height + MARGIN)
+    sheet = Image.new("RGB", size, PAPER)
     draw = ImageDraw.Draw(sheet)
-    x_right = left.width + 2 * MARGIN
-    sheet.paste(left, (MARGIN, MARGIN))
-    sheet.paste(right, (x_right, MARGIN))
-    sheet.paste(matrix, (x_right + right.width + MARGIN, MARGIN))
-    _text(draw, (MARGIN, MARGIN + left.height + 5), "query", INK)
-    _text(draw, (x_right, MARGIN + right.height + 5), f"similarity {explanation.score:.3f}", INK)
-    sheet.paste(rows, (MARGIN, MARGIN + max(top + CAPTION, matrix.height) + MARGIN))
+    for panel, x, caption in ((left, MARGIN, "query"), (right, x_right, f"similarity {explanation.score:.3f}")):
+        sheet.paste(panel, (x, MARGIN))
+        _text(draw, (x, MARGIN + panel.height + 5), caption, INK)
+    sheet.paste(matrix, (x_matrix, MARGIN))
+    sheet.paste(rows, (MARGIN, y_rows))
     return sheet
 
 
 def _map_rows(explanation: PairExplanation) -> Panel:
-    """A row of maps for each picture, at half size, under their tokens' names."""
+    """A row of maps for each picture, at half size, under their tokens' names and what these added to the score."""
+    matrix = explanation.matrix
     rows = []
-    for side in (explanation.query, explanation.other):
-        panels = [_shrink(_spotlight(side, index), 2) for index in range(len(side.maps))]
-        cell = max(panel.width for panel in panels) + MARGIN // 2
+    for side, added in ((explanation.query, matrix.sum(axis=1)), (explanation.other, matrix.sum(axis=0))):
+        panels = [_shrink(_spotlight(side, index, PAIR_PANEL), 2) for index in range(len(side.maps))]
+        cell = PAIR_PANEL // 2 + MARGIN // 2
         row = Image.new("RGB", (cell * len(panels), panels[0].height + CAPTION), PAPER)
         draw = ImageDraw.Draw(row)
         for index, panel in enumerate(panels):
             row.paste(panel, (index * cell, 0))
-            _label(draw, (index * cell, panel.height + 4), _token_name(side, index), _colour(index))
+            name = _token_name(side, index) + (f"  {added[index]:+.3f}" if side.num_tokens else "")
+            _label(draw, (index * cell, panel.height + 4), name, _colour(index))
         rows.append(row)
     sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height + 4 for row in rows)), PAPER)
     y = 0
@@ -87,44 +92,48 @@ def _map_rows(explanation: PairExplanation) -> Panel:
 
 
 def _matrix(explanation: PairExplanation) -> Panel:
-    """The table of contributions: stronger is darker, numbers in hundredths of the score's scale."""
+    """The table of contributions. Colour is for pairs of tokens: the constant part is larger, and bound to nothing."""
     matrix = explanation.matrix
-    size, cell, head = matrix.shape[0], 56, 30
-    sheet = Image.new("RGB", (head + size * cell + 2, head + size * cell + CAPTION), PAPER)
+    size, cell, head = matrix.shape[0], 56, 42
+    sheet = Image.new("RGB", (head + size * cell, head + size * cell + 2 * CAPTION), PAPER)
     draw = ImageDraw.Draw(sheet)
-    peak = max(float(np.abs(matrix).max()), 1e-9)
-    names = [str(index + 1) for index in range(size - 1)] + ["const"]
-    for index, name in enumerate(names):
-        colour = _colour(index) if index < size - 1 else FAINT
-        _text(draw, (head + index * cell + 6, 8), name, colour)
-        _text(draw, (0 if len(name) > 1 else 8, head + index * cell + 20), name[:5], colour, small=len(name) > 1)
-    for i in range(size):
-        for j in range(size):
-            value = float(matrix[i, j])
-            strength = abs(value) / peak
-            base = np.array((0, 114, 178) if value >= 0 else (213, 94, 0))
-            shade = tuple(int(v) for v in 255 - (255 - base) * strength * 0.85)
-            x, y = head + j * cell, head + i * cell
-            draw.rectangle((x, y, x + cell - 2, y + cell - 2), fill=shade)
-            ink = PAPER if strength > 0.6 else INK
-            _text(draw, (x + 6, y + 19), f"{value:+.3f}", ink, small=True)
-    _text(draw, (head, head + size * cell + 4), "query rows, other columns", FAINT, small=True)
+    peak = max(float(np.abs(matrix[:-1, :-1]).max(initial=0)), 1e-9)
+    for index in range(size):
+        is_token = index < size - 1
+        name, colour = (str(index + 1), _colour(index)) if is_token else ("rest", FAINT)
+        at = head + index * cell
+        for x, y in ((at + 4, head - 22), (head - (22 if is_token else 34), at + cell // 2 - 10)):
+            if is_token:
+                _badge(draw, (x, y), name, colour)
+            else:
+                _text(draw, (x, y), name, colour)
+    for i, j in itertools.product(range(size), repeat=2):
+        value = float(matrix[i, j])
+        strength = min(1.0, abs(value) / peak)
+        base = np.array((0, 114, 178) if value >= 0 else (213, 94, 0))
+        is_pair = i < size - 1 and j < size - 1
+        shade = tuple(int(v) for v in 255 - (255 - base) * strength * 0.85) if is_pair else GREY
+        x, y = head + j * cell, head + i * cell
+        draw.rectangle((x, y, x + cell - 3, y + cell - 3), fill=shade)
+        _text(draw, (x + 6, y + 19), f"{value:+.3f}", PAPER if is_pair and strength > 0.8 else INK, small=True)
+    _text(draw, (head, head + size * cell + 4), "rows: the query's tokens; columns: the other's;", FAINT, small=True)
+    _text(draw, (head, head + size * cell + 20), f"their sum is the similarity, {matrix.sum():.3f}", FAINT, small=True)
     return sheet
 
 
-def _photo(explanation: ImageExplanation) -> Panel:
+def _photo(explanation: ImageExplanation, side: int = PANEL) -> Panel:
     picture = Image.fromarray(explanation.image)
-    picture.thumbnail((PANEL, PANEL), Image.Resampling.LANCZOS)
-    if max(picture.size) < PANEL:  # a small picture is enlarged for the reader, never for the network
-        ratio = PANEL / max(picture.size)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    if max(picture.size) < side:  # a small picture is enlarged for the reader, never for the network
+        ratio = side / max(picture.size)
         size = (max(1, round(picture.width * ratio)), max(1, round(picture.height * ratio)))
         picture = picture.resize(size, Image.Resampling.BICUBIC)
     return picture
 
 
-def _spotlight(explanation: ImageExplanation, index: int) -> Panel:
+def _spotlight(explanation: ImageExplanation, index: int, side: int = PANEL) -> Panel:
     """The picture dimmed and grey, lit in the token's colour where its map is strong."""
-    picture = np.asarray(_photo(explanation), dtype=np.float32)
+    picture = np.asarray(_photo(explanation, side), dtype=np.float32)
     height, width = picture.shape[:2]
     light = resize_map(light_of(explanation.maps[index]), height, width)[..., None] ** 0.8
     grey = picture.mean(axis=2, keepdims=True) * 0.35 + 20
@@ -134,15 +143,18 @@ def _spotlight(explanation: ImageExplanation, index: int) -> Panel:
 
 
 def _boxed(explanation: ImageExplanation, tokens: list[int]) -> Panel:
-    panel = _photo(explanation)
+    """The picture with the regions of some tokens, their numbers at corners in turn: regions often begin together."""
+    panel = _photo(explanation, PAIR_PANEL)
     draw = ImageDraw.Draw(panel)
     width, height = panel.size
-    for index in tokens:
+    for place, index in enumerate(tokens):
         x0, y0, x1, y1 = explanation.boxes[index]
-        corners = (x0 * width, y0 * height, max(x1 * width - 1, x0 * width), max(y1 * height - 1, y0 * height))
-        draw.rectangle(corners, outline=(0, 0, 0), width=5)
-        draw.rectangle(corners, outline=_colour(index), width=3)
-        _badge(draw, (corners[0] + 5, corners[1] + 5), str(index + 1), _colour(index))
+        left, top = x0 * width, y0 * height
+        right, bottom = max(x1 * width - 1, left), max(y1 * height - 1, top)
+        draw.rectangle((left, top, right, bottom), outline=(0, 0, 0), width=4)
+        draw.rectangle((left, top, right, bottom), outline=_colour(index), width=3)
+        corner = ((left, top), (right - BADGE, top), (left, bottom - BADGE), (right - BADGE, bottom - BADGE))[place % 4]
+        _badge(draw, (max(0.0, corner[0]), max(0.0, corner[1])), str(index + 1), _colour(index))
     return panel
 
 
@@ -178,14 +190,5 @@ def _label(draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, colour
 
 def _badge(draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, colour: tuple[int, int, int]) -> None:
     x, y = at
-    draw.rectangle((x, y, x + 18, y + 18), fill=colour)
-    _text(draw, (x + 5, y), text, INK)
-
-
-def heat_overlay(values: NDArray[np.float32], width: int, height: int, token: int) -> Panel:
-    """A transparent layer in the token's colour, for laying over a picture of width x height (the web page's hover)."""
-    light = resize_map(light_of(values), height, width)
-    layer = np.empty((height, width, 4), dtype=np.uint8)
-    layer[..., :3] = _colour(token)
-    layer[..., 3] = (light * 190).astype(np.uint8)
-    return Image.fromarray(layer, "RGBA")
+    draw.rectangle((x, y, x + BADGE, y + BADGE), fill=colour)
+    draw.text((x + BADGE / 2, y + BADGE / 2), text, fill=INK, font=_font(), anchor="mm")
