@@ -11,6 +11,7 @@ whole, cropped and in part, at several sizes. No name enters: fifty names would 
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 import tomllib
 from collections import defaultdict
@@ -164,8 +165,9 @@ def main() -> None:
         licence="Apache-2.0",
         provenance={
             "settings": asdict(settings),
-            "command": " ".join(
-                [f"python scripts/lite/fit_lite.py {options.recipe}", *(f"--set {change}" for change in options.set)]
+            "command": shlex.join(
+                ["python", "scripts/lite/fit_lite.py", str(options.recipe)]
+                + [word for change in options.set for word in ("--set", change)]
             ),
             "seconds": round(time.time() - begin),
             "backbone": network.architecture["config"]["backbone"],
