@@ -47,3 +47,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'tessera' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

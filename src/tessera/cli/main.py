@@ -36,7 +36,7 @@ app = typer.Typer(
     help="Find the same place or object in a collection of images, and see why.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

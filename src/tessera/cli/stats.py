@@ -50,6 +50,7 @@ def stats(
         ["codec", f"{answer['codec']}" + (f" ({index['codec']})" if "codec" in index else "")],
         ["catalogue on disk", size_text(answer["catalog_bytes"])],
         ["index on disk", size_text(index.get("bytes", 0))],
+        *([["index in memory", size_text(index["memory_bytes"])]] if "memory_bytes" in index else []),
         ["generation", str(answer["generation"])],
     ]
     print_table(("", ""), rows_shown)
