@@ -13,14 +13,6 @@ from tessera.errors import GalleryDamagedError
 from tessera.gallery.check import check_catalog_file
 
 
-@pytest.fixture
-def filled(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> Path:
-    folder = tmp_path / "gallery"
-    with tessera.Gallery(folder, small_bundle) as gallery:
-        gallery.index(photo_folder)
-    return folder
-
-
 def change(folder: Path, statement: str, *parameters: object) -> None:
     with closing(sqlite3.connect(folder / "catalog.sqlite")) as connection:
         connection.execute(statement, parameters)

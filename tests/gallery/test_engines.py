@@ -20,14 +20,6 @@ from tessera.gallery.engine import parse_engine
 Painter = Callable[..., Path]
 
 
-@pytest.fixture
-def filled(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> Path:
-    folder = tmp_path / "gallery"
-    with tessera.Gallery(folder, small_bundle) as gallery:
-        gallery.index(photo_folder)
-    return folder
-
-
 def answers(folder: Path, photo_folder: Path) -> list[tuple[int, float]]:
     with tessera.Gallery(folder) as gallery:
         return [(hit.id, hit.score) for hit in gallery.search(photo_folder / "photo0.png", 100)]

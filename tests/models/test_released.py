@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -18,15 +17,6 @@ from tessera.models.released import DropPath, Encoder, ReleasedHead
 
 PICTURES = {"a": (224, 320, 1), "b": (320, 256, 2)}
 Case = tuple[str, GlobalNetwork, dict[str, np.ndarray], torch.Tensor]
-
-
-@pytest.fixture(scope="module")
-def fill(golden_dir: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden_fill", golden_dir / "fill.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module", params=["token", "token_legacy"])

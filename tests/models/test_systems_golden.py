@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from pathlib import Path
@@ -19,15 +18,6 @@ from tessera.models.registry import build_model
 SYSTEMS = ["rmac", "delg", "solar", "netvlad"]
 STAGES = {"block1.0": "conv1", "block1.1": "bn1", **{f"block{i}": f"layer{i - 1}" for i in (2, 3, 4, 5)}}
 LOCAL = ("attention.", "reduction.")
-
-
-@pytest.fixture(scope="module")
-def fill(golden_dir: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden_fill", golden_dir / "fill.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rename(key: str) -> str:

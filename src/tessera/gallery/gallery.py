@@ -24,7 +24,7 @@ from tessera.gallery.indexing import IndexRun, ProgressCallback
 from tessera.gallery.local import LocalShelf
 from tessera.gallery.paths import printable, to_blob
 from tessera.gallery.plan import Plan
-from tessera.gallery.query import Query, describe_query, stored_path, unit_descriptor
+from tessera.gallery.query import Query, describe_query, unit_descriptor
 from tessera.gallery.rebuilding import settle_model
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
 from tessera.gallery.searching import Searcher, check_k
@@ -257,10 +257,6 @@ class Gallery:
             )
         rows = [found[image_id].astype(np.float32) for image_id in wanted]
         return np.stack(rows) if rows else np.empty((0, dim), np.float32)
-
-    def image_path(self, image_id: int) -> str:
-        """Where an image's file is (or was, if it has gone since)."""
-        return stored_path(image_id, self._catalog)
 
     def record(self, image_id: int) -> Record | None:
         """What the gallery knows of an image, or None."""
