@@ -373,6 +373,12 @@ def test_a_system_that_ranks_by_itself(oxford: Path, tmp_path: Path) -> None:
         fingerprint = "abc"
         boxes: tuple[object, ...] = ()
 
+        def __init__(self) -> None:
+            self.failures: dict[int, str] = {}
+
+        def prepare(self, benchmark: Benchmark, boxes: tuple[object, ...]) -> dict[int, str]:
+            return self.failures
+
         def rank(self, benchmark: Benchmark, boxes: tuple[object, ...]) -> Iterator[np.ndarray]:
             self.boxes = tuple(boxes)
             for name in benchmark.query_names:
@@ -385,6 +391,17 @@ def test_a_system_that_ranks_by_itself(oxford: Path, tmp_path: Path) -> None:
     assert run.result.protocols["easy"].map == 0.5
     assert run.result.protocols["hard"].map == 0.0
     assert run.result.details["fingerprints"]["extractor"] == "abc"
+    system.failures = {1: "no picture"}
+    with pytest.raises(DataError, match=r"roxford5k: 1 images cannot be read: .* \(no picture\)"):
+        run_system(load_revisited("roxford5k", oxford), system, config(tmp_path))  # type: ignore[arg-type]
+    crowd = tmp_path / "crowd"
+    crowd.mkdir()
+    for number in range(150):
+        (crowd / f"{number}.png").write_bytes(b"no picture")
+    joined = load_revisited("roxford5k", oxford).with_distractors(crowd)
+    system.failures = {len(joined.gallery) - 1: "no picture"}
+    run = run_system(joined, system, config(tmp_path))  # type: ignore[arg-type]
+    assert run.unreadable == {"99.png": "no picture"} and run.benchmark.num_distractors == 149
 
 
 def test_local_features_without_a_reranking_that_uses_them_are_refused(oxford: Path) -> None:

@@ -5,7 +5,6 @@ Features are kept in the cache by content, box and extractor, so a second run or
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from tessera.data.images import load_benchmark
 from tessera.errors import ConfigError, DataError, ImageError
 from tessera.evaluate.cache import HashCache, cache_key
 from tessera.evaluate.refinement import rerank_heads
-from tessera.evaluate.run import Ranker
+from tessera.evaluate.run import Progress, Ranker
 from tessera.extract.runtime import default_threads
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.inverted_file import InvertedFile
-from tessera.local.regions import Region, aggregate_regions, join_aggregates
+from tessera.local.regions import Region, aggregate_regions, join_aggregates, read_regions
 from tessera.local.rerank import Reranker, order_candidates
 from tessera.local.store import FeatureStore
 from tessera.local.system import System
@@ -102,11 +101,12 @@ class InvertedFileSystem:
     """ASMK* or R-ASMK* over a benchmark: what `run_system` wants. Re-ranks by `sp` if the system says so."""
 
     def __init__(
-        self, system: System, cache_dir: Path, *, reranker: Reranker | None = None, advance: Callable[[int, int], None]
+        self, system: System, cache_dir: Path, *, reranker: Reranker | None = None, progress: Progress
     ) -> None:
         self.system, self.reranker = system, reranker
         self._features = BenchmarkFeatures(system.extractor, cache_dir, system.config.size)
-        self._advance = advance
+        self._progress = progress
+        self._regions = 0
         self.index = InvertedFile(system.codebook, system.config.kernel)
 
     @property
@@ -116,6 +116,18 @@ class InvertedFileSystem:
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.system.fingerprint, self.reranker.name if self.reranker else "")
+
+    def prepare(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> dict[int, str]:
+        paths, cuts = benchmark.gallery + benchmark.queries, (None,) * len(benchmark.gallery) + tuple(boxes)
+        failures = {}
+        for row, (path, box) in enumerate(zip(paths, cuts, strict=True)):
+            self._progress("extracting features", row + 1, len(paths))
+            try:
+                self._features.get(path, box)
+            except DataError as error:
+                failures[row] = str(error)
+        self._features.flush()
+        return failures
 
     def rank(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> Iterator[IntArray]:
         self._fill(benchmark)
@@ -139,22 +151,25 @@ class InvertedFileSystem:
         find_regions = open_regions(self.system) if config.kind == "rasmk" else None
         batch: list[Any] = []
         for image, path in enumerate(benchmark.gallery):
-            self._advance(image + 1, len(benchmark.gallery))
+            self._progress("indexing features", image + 1, len(benchmark.gallery))
             features = self._features.get(path)
             if not len(features):
                 continue
             if find_regions is None:
                 batch.append((np.full(len(features), image, np.int64), features.descriptors))
             else:
+                regions = find_regions(path)
+                self._regions += len(regions)
                 batch.append(
                     aggregate_regions(
                         self.system.codebook,
                         features.descriptors,
                         features.positions / np.maximum(features.image_size, 1),
-                        find_regions(path),
+                        regions,
                         image_id=image,
                         nearest=config.kernel.db_assignment,
                         binary=config.kernel.binary,
+                        effort=config.kernel.effort,
                     )
                 )
         if not batch:
@@ -171,7 +186,10 @@ class InvertedFileSystem:
     @property
     def notes(self) -> tuple[str, ...]:
         consequence = "images come last in every ranking, and queries find nothing but chance"
-        return say_featureless(len(self._features.featureless), consequence)
+        notes = say_featureless(len(self._features.featureless), consequence)
+        if self.system.config.kind == "rasmk" and not self._regions:
+            notes += (f"{self.system.config.regions} names no region of any picture: the ranking is that of ASMK*.",)
+        return notes
 
 
 def open_regions(system: System) -> Callable[[Path], Sequence[Region]]:
@@ -179,14 +197,7 @@ def open_regions(system: System) -> Callable[[Path], Sequence[Region]]:
     name = system.config.regions
     beside = system.folder / name
     if name.endswith(".json"):
-        try:
-            boxes = json.loads(beside.read_text(encoding="utf-8"))
-            known = {str(key): [tuple(map(float, box)) for box in value] for key, value in boxes.items()}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise ConfigError(
-                f"the regions {beside} cannot be read: {error}. A JSON of file names with lists of x0, y0, x1, y1."
-            ) from error
-        return lambda path: [box for box in known.get(path.name, []) if len(box) == 4]
+        return read_regions(beside)
     if not name:
         raise ConfigError(f"the system {system.name} is of kind rasmk and names no regions: a .json, or a model.")
     from tessera.explain.explanation import explain_image

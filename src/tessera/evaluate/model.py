@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from tessera.data.benchmark import Benchmark
 from tessera.errors import UsageError
 from tessera.evaluate.cache import default_cache_dir
-from tessera.evaluate.ranking import EXACT, rank_by_index, rank_exactly
 from tessera.evaluate.refinement import LOCAL, Refinement, rank_refined
-from tessera.evaluate.run import IntArray, Progress, Ranker, Run, RunConfig, run_benchmark, run_system
+from tessera.evaluate.run import (
+    IntArray,
+    Progress,
+    Ranker,
+    Run,
+    RunConfig,
+    plain_ranker,
+    query_boxes,
+    run_benchmark,
+    run_system,
+)
 
 if TYPE_CHECKING:
     from tessera.evaluate.local import LocalReranking
@@ -99,10 +108,7 @@ def evaluate_system(
         ranker = describer.watch(_choose_ranker(Refinement(), config, reranking))
         run = run_benchmark(benchmark, describer, system.name, config, ranker=ranker, progress=progress)
         return _noted(run, describer, reranking)
-    tell = progress or (lambda *_: None)
-    ranking = InvertedFileSystem(
-        system, cache_dir, reranker=reranker, advance=lambda done, total: tell("extracting features", done, total)
-    )
+    ranking = InvertedFileSystem(system, cache_dir, reranker=reranker, progress=progress or (lambda *_: None))
     run = run_system(benchmark, ranking, config, progress=progress)
     measured = {**run.result.details, "bytes_an_image": round(ranking.bytes_an_image)}
     return _noted(replace(run, result=replace(run.result, details=measured)), ranking)
@@ -114,14 +120,11 @@ def _choose_ranker(refinement: Refinement, config: RunConfig, reranking: LocalRe
     def rank(benchmark: Benchmark, gallery: Any, queries: Any) -> Iterator[IntArray]:
         if not refinement.is_plain:
             rankings = rank_refined(refinement, config.codec, benchmark, gallery, queries, seed=config.seed)
-        elif config.codec == EXACT:
-            rankings = rank_exactly(gallery, queries)
         else:
-            rankings = rank_by_index(config.codec, gallery, queries, seed=config.seed)
+            rankings = plain_ranker(config)(benchmark, gallery, queries)
         if reranking is None:
             return rankings
-        boxes = benchmark.boxes if config.query == "box" else (None,) * len(benchmark.queries)
-        return reranking.rerank(rankings, benchmark, boxes)
+        return reranking.rerank(rankings, benchmark, query_boxes(benchmark, config))
 
     return rank
 

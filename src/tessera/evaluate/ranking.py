@@ -29,14 +29,12 @@ def rank_exactly(gallery: Descriptors, queries: Descriptors) -> Iterator[IntArra
             yield np.argsort(-of_query, kind="stable").astype(np.int64)
 
 
-def rank_by_index(
-    codec: str, gallery: Descriptors, queries: Descriptors, *, seed: int = 0, threads: int | None = None
-) -> Iterator[IntArray]:
+def rank_by_index(codec: str, gallery: Descriptors, queries: Descriptors, *, seed: int = 0) -> Iterator[IntArray]:
     """Rankings from an index that is fitted on the gallery; as long as the codec can make them."""
     from tessera.index.build import build_index
 
-    index = build_index(codec, np.arange(len(gallery)), gallery, seed=seed, threads=threads)
+    index = build_index(codec, np.arange(len(gallery)), gallery, seed=seed)
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
-        _, ids = index.search(queries[start : start + _QUERIES_AT_ONCE], len(gallery), threads=threads)
+        _, ids = index.search(queries[start : start + _QUERIES_AT_ONCE], len(gallery))
         for ranking in ids:
             yield ranking[ranking >= 0]

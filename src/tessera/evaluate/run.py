@@ -53,7 +53,6 @@ class RunConfig:
     kappas: tuple[int, ...] = KAPPAS
     cache_dir: Path = field(default_factory=default_cache_dir)
     seed: int = 0
-    threads: int | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -78,6 +77,10 @@ class RanksImages(Protocol):
     def name(self) -> str: ...
     @property
     def fingerprint(self) -> str: ...
+    def prepare(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> dict[int, str]:
+        """Extract what ranking needs. Why it cannot, by the image's place in the gallery and then the queries."""
+        ...
+
     def rank(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> Iterator[IntArray]:
         """One ranking of gallery ids a query, best first; it may be truncated."""
         ...
@@ -95,7 +98,7 @@ def run_benchmark(
     """Evaluate an extractor on a benchmark. ranker: another way to rank than by the dot product or a codec."""
     progress = progress or (lambda *_: None)
     started = time.perf_counter()
-    boxes = _boxes(benchmark, config)
+    boxes = query_boxes(benchmark, config)
     paths = benchmark.gallery + benchmark.queries
     hashes = _hash(benchmark, config, progress)
     done = 0
@@ -119,7 +122,7 @@ def run_benchmark(
     if described.failures:
         descriptors = take_rows(descriptors, kept, config.cache_dir)
     split = len(benchmark.gallery)
-    rank = ranker or _default_ranker(config)
+    rank = ranker or plain_ranker(config)
     rankings = rank(benchmark, descriptors[:split], descriptors[split:])
     details = {
         "codec": config.codec,
@@ -145,17 +148,21 @@ def run_system(
 ) -> Run:
     """Evaluate a system that ranks by itself; it extracts and keeps whatever it needs."""
     progress = progress or (lambda *_: None)
+    started = time.perf_counter()
     hashes = _hash(benchmark, config, progress)
+    failures = system.prepare(benchmark, query_boxes(benchmark, config))
+    described_s = time.perf_counter() - started
+    benchmark, kept, unreadable = drop_unreadable(benchmark, failures)
     return _finish(
         benchmark,
-        system.rank(benchmark, _boxes(benchmark, config)),
+        system.rank(benchmark, query_boxes(benchmark, config)),
         config,
         model=system.name,
         fingerprint=system.fingerprint,
-        hashes=hashes,
-        unreadable={},
+        hashes=[hashes[i] for i in kept],
+        unreadable=unreadable,
         details=config.details,
-        described_s=0.0,
+        described_s=described_s,
         progress=progress,
     )
 
@@ -192,12 +199,13 @@ def _finish(
     notes = benchmark.notes
     if unreadable:
         notes = (*notes, f"{len(unreadable)} images could not be read and are left out.")
-    query = "whole" if all(box is None for box in _boxes(benchmark, config)) else config.query
+    query = "whole" if all(box is None for box in query_boxes(benchmark, config)) else config.query
     result = Result(benchmark.name, model, query, scores, undefined, details, notes)
     return Run(result, benchmark, tops, unreadable)
 
 
-def _boxes(benchmark: Benchmark, config: RunConfig) -> tuple[Box | None, ...]:
+def query_boxes(benchmark: Benchmark, config: RunConfig) -> tuple[Box | None, ...]:
+    """The part of each query that is asked for; None for the whole."""
     return benchmark.boxes if config.query == "box" else (None,) * len(benchmark.queries)
 
 
@@ -258,12 +266,11 @@ def score_run(
     return scores, undefined, tuple(tops)
 
 
-def _default_ranker(config: RunConfig) -> Ranker:
+def plain_ranker(config: RunConfig) -> Ranker:
+    """By the dot product alone, exactly or through a codec."""
     if config.codec == EXACT:
         return lambda _, gallery, queries: rank_exactly(gallery, queries)
-    return lambda _, gallery, queries: rank_by_index(
-        config.codec, gallery, queries, seed=config.seed, threads=config.threads
-    )
+    return lambda _, gallery, queries: rank_by_index(config.codec, gallery, queries, seed=config.seed)
 
 
 def _fingerprint(benchmark: Benchmark, hashes: list[str]) -> str:
