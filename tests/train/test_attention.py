@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from tessera.errors import ConfigError
+from tessera.train.feed import PhotoFeed, PhotoReader
+from tessera.train.inputs import ImageInputs
 from tessera.train.loop import Trainer
 from tessera.train.scalars import read_scalars
 
@@ -46,10 +48,23 @@ def test_the_second_stage_learns_and_leaves_the_backbone(make_trainer: Callable[
     assert 0 <= scores["accuracy"] <= 1
 
 
+def test_validation_scores_what_the_classifier_learns_from(make_trainer: Callable[..., Trainer]) -> None:
+    trainer = make_trainer(**DELF)
+    validation: Any = trainer.run.validation
+    scores = validation.run(trainer.objective)
+    images, network = validation.held_out, trainer.objective.network.eval()
+    reader = PhotoReader(images.paths, images.labels, trainer.run.recipe.transform, seed=0)
+    inputs = ImageInputs(PhotoFeed(reader), network.backbone, torch.device("cpu"))
+    with torch.no_grad():
+        pictures = inputs.to_inputs([reader.read(index, None)[0] for index in range(len(images))])
+        expected = trainer.objective.loss(network.describe_raw(pictures), torch.from_numpy(images.labels))
+    assert scores["val_loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_the_second_stage_trains_on_stored_maps(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer(loop={"epochs": 2}, frozen={"enabled": True, "views": 1}, **DELF)
     trainer.train()
-    assert trainer.run.feed.computed == len(trainer.run.labels)  # type: ignore[attr-defined]
+    assert trainer.run.feed.computed == len(trainer.run.images)  # type: ignore[attr-defined]
     assert len(curve(trainer.run_dir, "loss")) == 8
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from tessera.errors import CheckpointError, ConfigError, TrainingError
+from tessera.errors import CheckpointError, ConfigError, DataError, TrainingError
+from tessera.train.assembly import load_data
 from tessera.train.checkpoint import load_checkpoint
 from tessera.train.distributed import World
+from tessera.train.dryrun import draw_images
+from tessera.train.inputs import _make_array
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
 from tessera.train.runs import train_run, train_runs
@@ -65,7 +70,10 @@ def test_a_run_learns_and_leaves_its_files(make_trainer: Callable[..., Trainer])
     assert scores["accuracy"] > 1 / 8 and 0 <= scores["map"] <= 1 and scores["best"] >= scores["map"]
     assert list((trainer.run_dir / "tensorboard").iterdir())
     rows = read_scalars(trainer.run_dir / "scalars.csv")
-    assert {row["name"] for row in rows} == {"loss", "rate", "images_per_s", "accuracy", "val_loss", "map"}
+    assert {row["name"] for row in rows} == {
+        *("loss", "rate", "images_per_s", "gradient_norm"),
+        *("accuracy", "val_loss", "map"),
+    }
     state = load_checkpoint(trainer.run_dir / "best.pt")
     assert state["fingerprint"] == trainer.run.recipe.fingerprint and state["recipe"]["model"]["name"] == "token"
 
@@ -111,6 +119,33 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_weights(make_trai
     assert all(torch.isfinite(value).all() for value in before.values() if value.is_floating_point())
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_a_gradient_that_is_no_number_stops_the_run_and_spares_the_weights(
+    make_trainer: Callable[..., Trainer], clip_norm: float
+) -> None:
+    trainer = make_trainer(optimiser={"clip_norm": clip_norm})
+    before = {key: value.clone() for key, value in trainer.objective.state_dict().items()}
+    parameter = trainer.objective.loss.weight
+    parameter.register_hook(lambda gradient: gradient * math.inf)  # the loss itself stays finite
+    with pytest.raises(TrainingError, match=r"the gradient's norm became (inf|nan) in epoch 1, step 1 "):
+        trainer.train()
+    assert torch.equal(trainer.objective.loss.weight, before["loss.weight"])
+    assert not (trainer.run_dir / "last.pt").exists()
+
+
+def test_resuming_on_other_images_is_refused(
+    make_trainer: Callable[..., Trainer], make_recipe: Callable[..., Recipe], drawn_dir: Path, tmp_path: Path
+) -> None:
+    make_trainer(loop={"epochs": 1}).train()
+    other = tmp_path / "other"
+    shutil.copytree(drawn_dir, other)
+    same = make_trainer(recipe=make_recipe(data={"root": str(other)}, loop={"epochs": 1}))
+    same.resume()  # the same images elsewhere are the same images
+    (other / "class3" / "2.jpg").rename(other / "class4" / "moved.jpg")
+    with pytest.raises(TrainingError, match=r"started on other training images \(fingerprint .*--data"):
+        make_trainer(recipe=make_recipe(data={"root": str(other)}, loop={"epochs": 1})).resume()
+
+
 def test_resuming_with_another_recipe_is_refused(make_trainer: Callable[..., Trainer]) -> None:
     make_trainer(loop={"epochs": 1}).train()
     with pytest.raises(TrainingError, match=r"loop.epochs: 1 in the run, 2 now"):
@@ -144,7 +179,7 @@ def test_the_frozen_mode_computes_each_map_once_and_trains_the_head(make_trainer
     trainer = make_trainer("frozen", **tables)
     trainer.train()
     feed: Any = trainer.run.feed
-    assert feed.computed == len(trainer.run.labels) * 2
+    assert feed.computed == len(trainer.run.images) * 2
     curve = losses(trainer.run_dir)
     assert all(math.isfinite(loss) for loss in curve)
     again = make_trainer("frozen", recipe=trainer.run.recipe)
@@ -165,9 +200,72 @@ def test_frozen_maps_equal_the_backbone_up_to_half_precision(make_trainer: Calla
     assert torch.allclose(maps, expected, rtol=2e-3, atol=1e-3)  # type: ignore[arg-type]
 
 
+def test_kept_maps_belong_to_their_pictures(
+    make_trainer: Callable[..., Trainer], make_recipe: Callable[..., Recipe], drawn_dir: Path, tmp_path: Path
+) -> None:
+    frozen = {"enabled": True, "views": 1, "dir": str(tmp_path / "maps")}
+    other = tmp_path / "other"
+    draw_images(other, classes=8, per_class=6, side=48)  # other pictures of the same names
+    first = make_trainer("a", frozen=frozen).run.feed
+    second = make_trainer("b", recipe=make_recipe(frozen=frozen, data={"root": str(other)})).run.feed
+    batch = [np.arange(4)]
+    ((one, _),) = first.batches(batch, 0)
+    ((two, _),) = second.batches(batch, 0)
+    assert not torch.equal(one, two)  # type: ignore[arg-type]
+    assert first.key != second.key  # type: ignore[attr-defined]
+
+
+def test_a_map_knows_which_picture_it_is_of(
+    make_trainer: Callable[..., Trainer], make_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    draw_images(tmp_path / "many", classes=20, per_class=6, side=32)
+    for path in (tmp_path / "many" / "class0").iterdir():
+        path.unlink()
+    (tmp_path / "many" / "class0" / "0.jpg").write_text("the one picture of its class is none")
+    frozen = {"enabled": True, "views": 1}
+    recipe = make_recipe(data={"root": str(tmp_path / "many"), "held_out": 0.0}, frozen=frozen)
+    for _ in range(2):  # computed, then read from the disk
+        ((_, sources),) = make_trainer(recipe=recipe).run.feed.batches([np.array([0, 5])], 0)
+        assert sources[0] != 0 and sources[1] == 5
+
+
+def test_an_array_that_another_process_made_first_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        _make_array(tmp_path / "a.npy", (3,), np.int64)
+        array = np.lib.format.open_memmap(tmp_path / "a.npy", mode="r+")
+        array[1] += 1
+    assert array.tolist() == [0, 2, 0] and [path.name for path in tmp_path.iterdir()] == ["a.npy"]
+
+
+def test_few_unreadable_images_are_listed_wherever_they_are_and_many_end_the_run(
+    make_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    draw_images(tmp_path / "many", classes=8, per_class=15, side=48)
+    recipe = make_recipe(data={"root": str(tmp_path / "many")}, loop={"epochs": 1})
+    held_out = load_data(recipe).held_out
+    assert held_out is not None and len(held_out) < 100
+    held_out.path(0).write_text("no picture")  # more than a hundredth of the held-out images, less of all
+    said: list[str] = []
+    train_run(recipe, tmp_path / "run", World(), said.append)
+    assert any("1 images could not be read" in text for text in said)
+    assert str(held_out.path(0)) in (tmp_path / "run" / "unreadable.txt").read_text()
+    for index in range(1, 4):
+        held_out.path(index).write_text("no picture")
+    with pytest.raises(DataError, match="of 120 images cannot be read, more than 1%"):
+        train_run(recipe, tmp_path / "again", World(), said.append)
+    assert len((tmp_path / "again" / "unreadable.txt").read_text().splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
+        (
+            {"task": {"kind": "tuples"}, "loss": {"name": "contrastive"}, "validation": {"metric": "accuracy"}},
+            "validation.metric 'accuracy' is not measured here: this loss and these images give map",
+        ),
+        ({"loop": {"epochs": 0}}, "loop.epochs must be at least 1, not 0"),
+        ({"loop": {"log_every": 0}}, "loop.log_every must be at least 1"),
+        ({"validation": {"every_epochs": 0}}, "validation.every_epochs must be at least 1"),
         ({"loss": {"name": "contrastive"}}, "task 'classify' feeds labels"),
         ({"task": {"kind": "listwise"}, "loss": {"name": "listwise-ap"}}, "freeze_batch_norm"),
         ({"transform": {"kind": "whole"}}, "freeze_batch_norm"),

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tessera.cli.main import app
-from tessera.errors import ConfigError, TrainingError
+from tessera.errors import CheckpointError, ConfigError, TrainingError
+from tessera.local.system import System
 from tessera.models.bundle import Bundle
 
 RECIPE = """
@@ -69,6 +70,26 @@ def test_train_resume_and_export(recipe: Path, drawn_dir: Path, tmp_path: Path) 
     session = onnxruntime.InferenceSession(str(bundle.onnx_path), providers=["CPUExecutionProvider"])
     (descriptor,) = session.run(["descriptor"], {"images": np.zeros((1, 3, 70, 90), np.float32)})
     assert np.linalg.norm(descriptor[0]) == pytest.approx(1, abs=1e-5)
+
+
+def test_exporting_what_is_no_run_of_a_network_says_so(tmp_path: Path) -> None:
+    command = ["export", str(tmp_path), "-o", str(tmp_path / "bundle")]
+    with pytest.raises(CheckpointError, match="holds no run, or one that has no checkpoint yet"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_words_make_a_system_of_the_run(recipe: Path, drawn_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cv2")
+    run_dir = tmp_path / "run"
+    settings = ["task.kind=codebook", "model={name='sift'}", "task.words=8", "evaluate.rerank=sp"]
+    command = ["train", str(recipe), "--data", str(drawn_dir), "-o", str(run_dir), "--json"]
+    command += [word for setting in settings for word in ("--set", setting)]
+    outcome = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    system = System.open(run_dir)
+    assert system.codebook.size == outcome["words"] == 8 and outcome["features"] >= 8
+    assert (system.config.extractor, system.config.kind, system.config.rerank) == ("sift", "asmk", "sp")
+    with pytest.raises(CheckpointError, match="it is a system, and goes as it is where --model is asked"):
+        CliRunner().invoke(app, ["export", str(run_dir), "-o", str(tmp_path / "bundle")], catch_exceptions=False)
 
 
 def test_a_dry_run_prints_what_it_built_and_keeps_nothing(recipe: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tessera.errors import MissingExtraError, UsageError
+from tessera.errors import MissingExtraError
 
 
 def train(
@@ -25,7 +25,7 @@ def train(
     try_out: Annotated[
         bool, typer.Option("--dry-run", help="Build network, loss and sampler, take one small step, keep nothing.")
     ] = False,
-    runs: Annotated[int, typer.Option("--runs", help="Train so many seeds and keep the median one.")] = 1,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Train so many seeds and keep the median one.")] = 1,
     device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
@@ -43,8 +43,6 @@ def train(
     if data is not None:
         wanted.append(f"data.root={json.dumps(str(data))}")
     chosen = load_recipe(find_recipe(recipe), wanted)
-    if runs < 1:
-        raise UsageError(f"--runs must be at least 1, not {runs}.")
     try:
         import torch  # noqa: F401
     except ImportError as error:

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from tessera.data.datasets import load_dataset
 from tessera.data.labelled import ImageSet, split_by_class
 from tessera.data.pairs import PairSet
 from tessera.data.transforms import TransformConfig
+from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
 from tessera.models.losses import LOSSES, build_loss
 from tessera.models.registry import MODELS
@@ -45,6 +47,11 @@ class TrainingData:
     held_out: ImageSet | None = None
     retrieval: ImageSet | None = None
     notes: tuple[str, ...] = ()
+
+    def open_log(self) -> UnreadableLog:
+        """One count of unreadable images for all that a run reads: of ten held-out images one is no ten per cent."""
+        sets = (self.train, self.held_out, self.retrieval)
+        return UnreadableLog(len({path for images in sets if images is not None for path in images.paths}))
 
 
 def load_data(recipe: Recipe) -> TrainingData:
@@ -81,8 +88,9 @@ def assemble(
     assert shared is objective or world.device.type == "cuda"
     if world.size > 1 and world.device.type == "cpu":
         say("batch norm is shared between processes by all-reduce: torch's own refuses CPUs.")
-    feed = _build_feed(recipe, data.train, objective, world, run_dir)
-    plan = _build_plan(recipe, data, objective, world)
+    unreadable = data.open_log()
+    feed = _build_feed(recipe, data.train, objective, world, run_dir, unreadable)
+    plan = _build_plan(recipe, data, objective, world, unreadable)
     validation = None
     if data.held_out is not None or data.retrieval is not None:
         validation = Validation(
@@ -93,8 +101,10 @@ def assemble(
             max_images=recipe.validation.max_images,
             workers=recipe.loop.workers,
             world=world,
+            unreadable=unreadable,
         )
-    return Run(recipe, objective, plan, feed, data.train.labels, world, validation, say)
+        validation.check_metric(recipe.validation.metric, objective)
+    return Run(recipe, objective, plan, feed, data.train, world, validation, say)
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -147,7 +157,9 @@ def build_objective(recipe: Recipe, network: Any, num_classes: int, world: World
     return Objective(network, loss, on_maps=on_maps)
 
 
-def _build_feed(recipe: Recipe, images: ImageSet, objective: Objective, world: World, run_dir: Path) -> InputFeed:
+def _build_feed(
+    recipe: Recipe, images: ImageSet, objective: Objective, world: World, run_dir: Path, unreadable: UnreadableLog
+) -> InputFeed:
     reader = PhotoReader(
         images.paths,
         images.labels,
@@ -156,7 +168,7 @@ def _build_feed(recipe: Recipe, images: ImageSet, objective: Objective, world: W
         decode_size=recipe.data.decode_size or None,
         cache_gb=recipe.data.cache_gb,
     )
-    photos = PhotoFeed(reader, recipe.loop.workers, recipe.loop.worker_kind)
+    photos = PhotoFeed(reader, recipe.loop.workers, recipe.loop.worker_kind, unreadable=unreadable)
     inputs = ImageInputs(photos, objective.network.backbone, world.device)
     if not recipe.frozen.enabled:
         return inputs
@@ -164,7 +176,9 @@ def _build_feed(recipe: Recipe, images: ImageSet, objective: Objective, world: W
     return MapInputs(inputs, objective.network.backbone, folder, recipe.frozen.views)
 
 
-def _build_plan(recipe: Recipe, data: TrainingData, objective: Objective, world: World) -> Plan:
+def _build_plan(
+    recipe: Recipe, data: TrainingData, objective: Objective, world: World, unreadable: UnreadableLog
+) -> Plan:
     task, loop, labels = recipe.task, recipe.loop, data.train.labels
     if task.kind == "tuples":
 
@@ -174,9 +188,9 @@ def _build_plan(recipe: Recipe, data: TrainingData, objective: Objective, world:
             plain = TransformConfig(
                 kind=recipe.transform.kind, crop=recipe.transform.crop, margin=recipe.transform.margin
             )
-            rows = describe_set(objective, data.train.subset(indices), plain, world, loop.workers)
+            rows = describe_set(objective, data.train.subset(indices), plain, world, loop.workers, unreadable)
             objective.train(was_training)
-            return rows
+            return F.normalize(rows, dim=-1)
 
         return TuplePlan(
             labels,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from tessera.config import to_mapping
-from tessera.errors import CheckpointError
+from tessera.errors import CheckpointError, StorageError
 from tessera.storage import atomic_path
 from tessera.train.recipe import Recipe
 
@@ -26,13 +26,23 @@ def save_checkpoint(path: Path, recipe: Recipe, state: dict[str, Any]) -> None:
     """Write the state with the resolved recipe and its fingerprint."""
     content = {"format": FORMAT, "recipe": to_mapping(recipe), "fingerprint": recipe.fingerprint, **state}
     with atomic_path(path) as temporary:
-        torch.save(content, temporary)
+        try:
+            torch.save(content, temporary)
+        except RuntimeError as error:  # what torch's writer makes of a full disk
+            raise StorageError(f"{path} cannot be written: {str(error).splitlines()[0]} Is the disk full?") from error
+
+
+def checkpoint_of(run: Path) -> Path:
+    """The weights of a run to go on with: its best, its last where no validation chose, or the one file named."""
+    if not run.is_dir():
+        return run
+    return run / BEST if (run / BEST).is_file() else run / LAST
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint of a run, whatever device wrote it."""
     if not path.is_file():
-        raise CheckpointError(f"{path} is not there: the run has no checkpoint yet. Start it without --resume.")
+        raise CheckpointError(f"{path} is not there: that folder holds no run, or one that has no checkpoint yet.")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything; nothing of it has been run

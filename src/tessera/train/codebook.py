@@ -7,63 +7,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tessera.config import to_mapping
-from tessera.data.images import load_photo
 from tessera.data.labelled import ImageSet
-from tessera.data.unreadable import UnreadableLog
-from tessera.errors import DataError, ImageError, unknown_name
-from tessera.local.codebook import Codebook
-from tessera.local.features import LocalExtractor
+from tessera.data.unreadable import MAX_SHARE
+from tessera.errors import DataError
+from tessera.local.system import SystemConfig, build_system
 from tessera.storage import write_atomically
 from tessera.train.order import random_order
 from tessera.train.recipe import Recipe
 
-_FEATURES_A_WORD = 40  # more change the words little
-
 
 def train_codebook(recipe: Recipe, images: ImageSet, run_dir: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Write `codebook.npy` and `run.json`. Images are taken in random order until there are enough features."""
-    extractor = build_extractor(recipe.model.name)
-    wanted = recipe.task.words * _FEATURES_A_WORD
-    unreadable = UnreadableLog(len(images))
-    collected: list[np.ndarray] = []
-    found = used = 0
-    for index in random_order(len(images), recipe.seed, 0):
-        try:
-            photo = load_photo(images.path(int(index)), size=recipe.evaluate.size)
-        except ImageError as error:
-            unreadable.record(images.files[index], error)
-            continue
-        features = extractor.extract(photo).descriptors
-        collected.append(features)
-        found, used = found + len(features), used + 1
-        if found >= wanted:
-            break
-    if found < recipe.task.words:
-        raise DataError(
-            f"{used} images have {found} local features, fewer than the {recipe.task.words} words asked for: give more "
-            "images, or set task.words."
-        )
-    say(f"{found} local features of {used} images for {recipe.task.words} words. {unreadable.describe()}")
-    Codebook.train(np.concatenate(collected)[:wanted], recipe.task.words, seed=recipe.seed).save(
-        run_dir / "codebook.npy"
+    """Make the run's folder a system of ASMK* that stands where a bundle may, and write its `run.json`.
+
+    Images are taken in random order until there are enough features.
+    """
+    config = SystemConfig(
+        name=recipe.name,
+        extractor=recipe.model.name,
+        words=recipe.task.words,
+        size=recipe.evaluate.size,
+        rerank="sp" if recipe.evaluate.rerank == "sp" else "",
     )
-    outcome = {"words": recipe.task.words, "features": found, "images": used, "extractor": recipe.model.name}
+    order = random_order(len(images), recipe.seed, 0)
+    system = build_system(config, (images.path(int(index)) for index in order), run_dir, seed=recipe.seed, say=say)
+    made = system.config.provenance
+    if made["unreadable"] > MAX_SHARE * len(images):
+        raise DataError(f"{made['unreadable']} of {len(images)} images cannot be read, more than {MAX_SHARE:.0%}.")
+    outcome = {"words": recipe.task.words, "features": made["features"], "images": made["images"]}
     described = {"recipe": to_mapping(recipe), "fingerprint": recipe.fingerprint, **outcome}
     write_atomically(run_dir / "run.json", json.dumps(described, indent=2).encode() + b"\n")
     return {"run_dir": str(run_dir), "seed": recipe.seed, "fingerprint": recipe.fingerprint, **outcome, "scores": {}}
-
-
-def build_extractor(name: str) -> LocalExtractor:
-    """Local features without a network."""
-    if name == "sift":
-        from tessera.local.sift import SiftExtractor
-
-        return SiftExtractor()
-    if name == "hesaff-rsift":
-        from tessera.local.hessian import HessianAffineExtractor
-
-        return HessianAffineExtractor()
-    raise DataError(unknown_name("local extractor", name, ("sift", "hesaff-rsift")))

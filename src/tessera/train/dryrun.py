@@ -47,7 +47,7 @@ def dry_run(recipe: Recipe, world: World, say: Callable[[str], None]) -> dict[st
             }
         run = assemble(small, data, world, Path(folder), say)
         trainer = Trainer(run, Path(folder) / "run")
-        initialise(run.objective.network, data.train, small, world)
+        initialise(run.objective.network, data.train, small, world, run.feed.photos.unreadable)
         scores = trainer.take_one_step()
         network: Any = run.objective.network
         return {

@@ -7,20 +7,24 @@ from pathlib import Path
 from typing import Any, cast
 
 from tessera.config import from_mapping
+from tessera.errors import CheckpointError
+from tessera.local.system import system_file
 from tessera.models.bundle import Bundle
 from tessera.models.export import export_bundle, make_card
 from tessera.models.registry import build_model
 from tessera.storage import hash_file
-from tessera.train.checkpoint import BEST, LAST, load_checkpoint
+from tessera.train.checkpoint import checkpoint_of, load_checkpoint
 from tessera.train.recipe import Recipe
 from tessera.train.start import load_from_run
 
 
 def export_run(run: Path, path: Path, *, name: str | None = None, licence: str = "") -> Bundle:
     """Write the bundle of a run's best weights (its last, where no validation chose) and check its graph."""
-    checkpoint = run
-    if not run.is_file():
-        checkpoint = run / BEST if (run / BEST).is_file() else run / LAST
+    checkpoint = checkpoint_of(run)
+    if not checkpoint.is_file() and system_file(run) is not None:
+        raise CheckpointError(
+            f"{run} has words and no network: it is a system, and goes as it is where --model is asked."
+        )
     state = load_checkpoint(checkpoint)
     recipe = from_mapping(Recipe, state["recipe"])
     network: Any = build_model(recipe.model.name, **recipe.model.config)

@@ -109,12 +109,19 @@ class Photos:
 
 
 class PhotoFeed:
-    """Batches of photos, `_AHEAD` of them under way at any time."""
+    """Batches of photos, `_AHEAD` of them under way at any time. unreadable: a log shared with other feeds of a run."""
 
-    def __init__(self, reader: PhotoReader, workers: int = 2, kind: Literal["thread", "process"] = "thread") -> None:
+    def __init__(
+        self,
+        reader: PhotoReader,
+        workers: int = 2,
+        kind: Literal["thread", "process"] = "thread",
+        *,
+        unreadable: UnreadableLog | None = None,
+    ) -> None:
         self.reader = reader
         self.workers = max(1, workers)
-        self.unreadable = UnreadableLog(len(reader.paths))
+        self.unreadable = unreadable if unreadable is not None else UnreadableLog(len(reader.paths))
         self._kind = kind
         self._pool: Executor | None = None
         self._waiting: deque[list[Future[list[tuple[Pixels, int, dict[int, str]]]]]] = deque()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -66,65 +67,62 @@ class MapInputs:
         reader = images.photos.reader
         self.key = fingerprint(
             weights_fingerprint(backbone),
-            [str(path.name) for path in reader.paths],
+            [_file_key(path) for path in reader.paths],
             reader.transform,
             reader.seed,
             reader.decode_size,
+            views,
         )
         self.folder = folder / self.key
         self._maps: npt.NDArray[np.float16] | None = None
-        self._present: npt.NDArray[np.uint8] | None = None
+        self._sources: npt.NDArray[np.int64] | None = None  # 0 where there is no map yet, else 1 + the image it is of
         self.computed = 0
 
     def batches(self, batches: Iterable[Indices], epoch: int | None) -> Iterator[tuple[Inputs, Indices]]:
-        for wanted in batches:
-            yield self._maps_of(wanted, epoch), wanted
-
-    def _maps_of(self, indices: Indices, epoch: int | None) -> Tensor:
         assert epoch is not None, "validation goes through the pictures"
         view = epoch % self.views
-        rows = indices * self.views + view
-        self._open()
-        present = self._present[rows] != 0 if self._present is not None else np.zeros(len(rows), dtype=bool)
-        missing = np.unique(indices[~present])
-        if len(missing):
-            self._compute(missing, view)
-        assert self._maps is not None
-        return torch.from_numpy(self._maps[rows]).to(self.images.device, self.images.dtype)
+        for wanted in batches:
+            rows = wanted * self.views + view
+            self._open()
+            present = self._sources[rows] != 0 if self._sources is not None else np.zeros(len(rows), dtype=bool)
+            if not present.all():
+                self._compute(np.unique(wanted[~present]), view)
+            assert self._maps is not None and self._sources is not None
+            maps = torch.from_numpy(self._maps[rows]).to(self.images.device, self.images.dtype)
+            yield maps, self._sources[rows] - 1
 
     @torch.no_grad()
     def _compute(self, indices: Indices, view: int) -> None:
         self.backbone.eval()
-        for inputs, _ in self.images.batches([indices], view):
+        for inputs, sources in self.images.batches([indices], view):
             assert isinstance(inputs, Tensor), "maps are kept for crops of one size only"
             maps = self.backbone(inputs).to(torch.float16).cpu().numpy()
             self._open(maps.shape[1:])
-            assert self._maps is not None and self._present is not None
+            assert self._maps is not None and self._sources is not None
             rows = indices * self.views + view
             self._maps[rows] = maps
-            self._present[rows] = 1
+            self._sources[rows] = sources + 1
             self.computed += len(rows)
 
     def _open(self, shape: tuple[int, ...] | None = None) -> None:
-        """Map the files, made on first use; a present flag is set after its map, so a killed run leaves no hole."""
+        """Map the files, made on first use; a source is set after its map, so a killed run leaves no hole."""
         if self._maps is not None:
             return
-        maps_path, present_path = self.folder / "maps.npy", self.folder / "present.npy"
+        maps_path, sources_path = self.folder / "maps.npy", self.folder / "sources.npy"
         total = len(self.photos) * self.views
         try:
             if not maps_path.is_file():
                 if shape is None:
                     return
                 self.folder.mkdir(parents=True, exist_ok=True)
-                _make_array(present_path, (total,), np.uint8)
+                _make_array(sources_path, (total,), np.int64)
                 _make_array(maps_path, (total, *shape), np.float16)
-            maps = np.lib.format.open_memmap(maps_path, mode="r+")
-            self._present = np.lib.format.open_memmap(present_path, mode="r+")
+            self._maps = np.lib.format.open_memmap(maps_path, mode="r+")
+            self._sources = np.lib.format.open_memmap(sources_path, mode="r+")
         except OSError as error:
             raise storage_error(error, maps_path) from error
-        if maps.shape[0] != total:
-            raise StorageError(f"{maps_path} has {maps.shape[0]} maps and {total} are needed: remove {self.folder}.")
-        self._maps = maps
+        except ValueError as error:
+            raise StorageError(f"the kept maps are damaged ({error}): remove {self.folder}.") from error
 
 
 def weights_fingerprint(module: nn.Module) -> str:
@@ -138,8 +136,22 @@ def weights_fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
+def _file_key(path: Path) -> list[str | int]:
+    """Which picture a file holds, as far as its name, size and time of change tell; one that is missing has a name."""
+    try:
+        status = path.stat()
+    except OSError:
+        return [str(path.absolute())]
+    return [str(path.absolute()), status.st_size, status.st_mtime_ns]
+
+
 def _make_array(path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
-    """A file of zeros that takes its place in one rename: another process must not see it half made."""
-    temporary = path.with_suffix(".tmp.npy")
+    """A file of zeros that appears whole; of several processes that make it at once, the first one's stays."""
+    temporary = path.with_name(f".{os.getpid()}-{path.name}")
     np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape).flush()  # sparse where the disk allows
-    temporary.replace(path)
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()

@@ -13,12 +13,13 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tessera.data.labelled import ImageSet
 from tessera.errors import TrainingError
 from tessera.train.attention import AttentionObjective
 from tessera.train.averaging import WeightAverage
@@ -36,7 +37,7 @@ from tessera.train.distributed import World
 from tessera.train.inputs import InputFeed, Inputs
 from tessera.train.objective import ListObjective, Objective
 from tessera.train.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
-from tessera.train.order import Indices, Plan, share_of
+from tessera.train.order import Plan, share_of
 from tessera.train.precision import Precision
 from tessera.train.recipe import Recipe, check_same
 from tessera.train.scalars import ScalarLog
@@ -44,17 +45,18 @@ from tessera.train.twopass import two_pass_step
 from tessera.train.validation import Validation
 
 Say = Callable[[str], None]
+UNREADABLE = "unreadable.txt"
 
 
 @dataclass
 class Run:
-    """Everything a run is made of; `assembly.assemble` makes one from a recipe. labels: of all training images."""
+    """Everything a run is made of; `assembly.assemble` makes one from a recipe."""
 
     recipe: Recipe
     objective: Objective
     plan: Plan
     feed: InputFeed
-    labels: Indices
+    images: ImageSet
     world: World
     validation: Validation | None = None
     say: Say = field(default=lambda text: None)
@@ -78,6 +80,8 @@ class Trainer:
         self.best = -math.inf
         self.scores: dict[str, float] = {}
         self._rate = rate_schedule(recipe.schedule, recipe.optimiser.rate, recipe.loop.epochs, len(run.plan))
+        self._data = run.images.fingerprint()
+        self._unreadable = run.feed.photos.unreadable
         self._plan_ready = False
         self._last_norm = math.nan
         self._parts: dict[str, float] = {}  # of the loss, where it is a sum
@@ -93,11 +97,14 @@ class Trainer:
                 self._train_epoch(log)
                 self.epoch, self.step_in_epoch, self._plan_ready = self.epoch + 1, 0, False
                 self._validate(log)
-                self._write_unreadable()
                 self.save()
+                if len(self._unreadable):
+                    self.run.say(f"{len(self._unreadable)} images could not be read. {self._unreadable.describe()}")
         finally:
             self.run.feed.photos.close()
             if log is not None:
+                if len(self._unreadable):
+                    self._unreadable.write(self.run_dir / UNREADABLE)
                 log.close()
         return {**self.scores, "best": self.best} if self.scores else {}
 
@@ -117,6 +124,11 @@ class Trainer:
         """Go on from the run's last checkpoint."""
         state = load_checkpoint(self.run_dir / LAST)
         check_same(state["recipe"], self.run.recipe)
+        if state.get("data", self._data) != self._data:
+            raise TrainingError(
+                f"the run was started on other training images (fingerprint {state['data']}, now {self._data}). Resume "
+                "it with the same --data, or start a new run in another folder."
+            )
         self.objective.load_state_dict(state["objective"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.average.restore(state["average"], state["average_updates"])
@@ -127,7 +139,7 @@ class Trainer:
             self.run.plan.start_epoch_at(self.epoch, state["plan"])
             self._plan_ready = True
         for file, reason in state["unreadable"].items():
-            self.run.feed.photos.unreadable.record(file, reason)
+            self._unreadable.record(file, reason)
         randoms = state["random"]
         if len(randoms) == self.world.size:
             restore_random_state(randoms[self.world.rank])
@@ -140,9 +152,9 @@ class Trainer:
     def save(self) -> None:
         """Write last.pt: every process gives its random state, the first one writes."""
         randoms = self.world.gather(random_state())
-        unreadable: dict[str, str] = {}
-        for reasons in self.world.gather(dict(self.run.feed.photos.unreadable.reasons)):
-            unreadable.update(reasons)
+        for reasons in self.world.gather(dict(self._unreadable.reasons)):
+            for file, reason in reasons.items():
+                self._unreadable.record(file, reason)
         if self.world.is_main:
             state = {
                 "objective": self.objective.state_dict(),
@@ -157,8 +169,8 @@ class Trainer:
                 "random": randoms,
                 "best": self.best,
                 "scores": self.scores,
-                "unreadable": unreadable,
-                "processes": self.world.size,
+                "unreadable": self._unreadable.reasons,
+                "data": self._data,
             }
             save_checkpoint(self.run_dir / LAST, self.run.recipe, state)
         self._last_checkpoint = time.monotonic()
@@ -178,9 +190,7 @@ class Trainer:
             if log is not None and (self.step % loop.log_every == 0 or self.step_in_epoch == len(plan)):
                 rate = seen / max(time.monotonic() - started, 1e-9)
                 log.write(self.epoch, self.step, loss=loss, rate=self._rate(self.step - 1), images_per_s=rate)
-                log.write(self.epoch, self.step, **self._parts)
-                if not math.isnan(self._last_norm):
-                    log.write(self.epoch, self.step, gradient_norm=self._last_norm)
+                log.write(self.epoch, self.step, **self._parts, gradient_norm=self._last_norm)
                 self.run.say(
                     f"epoch {self.epoch + 1}/{loop.epochs}  step {self.step_in_epoch}/{len(plan)}  "
                     f"loss {loss:.4f}  {rate:.1f} images/s"
@@ -199,7 +209,7 @@ class Trainer:
             step = []
             for _ in range(parts):
                 inputs, indices = next(source)
-                step.append((inputs, torch.from_numpy(self.run.labels[indices]).to(self.world.device)))
+                step.append((inputs, torch.from_numpy(self.run.images.labels[indices]).to(self.world.device)))
             yield step
 
     def _step(self, parts: list[tuple[Inputs, Tensor]]) -> float:
@@ -215,7 +225,10 @@ class Trainer:
             ]
             loss = sum(values) / len(values)
         loss = self._check_with_others(loss)
-        self._last_norm = self.precision.step(self.optimiser, self.objective, self.run.recipe.optimiser.clip_norm)
+        norm = self.precision.step(self.optimiser, self.objective, self.run.recipe.optimiser.clip_norm)
+        if not math.isfinite(norm) and not self.precision.scales:
+            self._stop("gradient's norm", norm)
+        self._last_norm = norm
         self.average.update()
         self.step, self.step_in_epoch = self.step + 1, self.step_in_epoch + 1
         if self._due and self.step_in_epoch < len(self.run.plan):
@@ -245,15 +258,18 @@ class Trainer:
         self._due = bool(flags[1] > 0)
         mean = float(flags[0]) / self.world.size
         if not math.isfinite(mean):
-            kept = self.run_dir / LAST
-            raise TrainingError(
-                f"the loss became {mean} in epoch {self.epoch + 1}, step {self.step_in_epoch + 1} (rate "
-                f"{self._rate(self.step):.3g}, gradient norm of the step before {self._last_norm:.3g}). The weights "
-                f"were left as they were{f'; the last checkpoint is {kept}' if kept.is_file() else ''}. Lower "
-                "optimiser.rate, set optimiser.clip_norm (10 is a start), warm up (schedule.warmup_epochs), or use "
-                "loop.precision=fp32."
-            )
+            self._stop("loss", mean)
         return mean
+
+    def _stop(self, what: str, value: float) -> NoReturn:
+        kept = self.run_dir / LAST
+        raise TrainingError(
+            f"the {what} became {value} in epoch {self.epoch + 1}, step {self.step_in_epoch + 1} (rate "
+            f"{self._rate(self.step):.3g}, gradient norm of the step before {self._last_norm:.3g}). The weights "
+            f"were left as they were{f'; the last checkpoint is {kept}' if kept.is_file() else ''}. Lower "
+            "optimiser.rate, set optimiser.clip_norm (10 is a start), warm up (schedule.warmup_epochs), or use "
+            "loop.precision=fp32."
+        )
 
     def _validate(self, log: ScalarLog | None) -> None:
         config = self.run.recipe.validation
@@ -280,9 +296,3 @@ class Trainer:
         if self.objective.on_maps or isinstance(self.objective, AttentionObjective):
             self.objective.network.backbone.eval()
         freeze_parts(self.objective, self.run.recipe.optimiser.rates)
-
-    def _write_unreadable(self) -> None:
-        log = self.run.feed.photos.unreadable
-        if len(log):
-            log.write(self.run_dir / f"unreadable{f'-{self.world.rank}' if self.world.size > 1 else ''}.txt")
-            self.run.say(f"{len(log)} training images could not be read and were replaced. {log.describe()}")

@@ -37,18 +37,12 @@ class Objective(nn.Module):
         del gradient
         return {"loss": self.loss(self.describe(inputs), labels)}
 
-    def describe_images(self, images: Inputs) -> Tensor:
-        """Pictures to unit descriptors, in the frozen mode too: for validation and mining."""
-        if isinstance(images, list):
-            return torch.cat([self.describe_images(image) for image in images])
-        return F.normalize(self.network.describe_raw(images), dim=-1)
-
     @property
     def has_classes(self) -> bool:
         return hasattr(self.loss, "cosines")
 
     def classify(self, descriptors: Tensor) -> Tensor:
-        """The cosine with each class, B K."""
+        """The cosine with each class, B K, or what a plain classifier gives. descriptors: B D, not normalised."""
         cosines: Tensor = cast(Any, self.loss).cosines(descriptors)
         return cosines
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -32,19 +31,25 @@ class Precision:
     def scale(self, loss: Tensor) -> Tensor:
         return loss if self._scaler is None else self._scaler.scale(loss)
 
+    @property
+    def scales(self) -> bool:
+        """Whether steps with an infinite gradient are expected now and then: float16 passes over them by itself."""
+        return self._scaler is not None
+
     def step(self, optimiser: torch.optim.Optimizer, module: nn.Module, clip_norm: float) -> float:
-        """Clip and step. Returns the gradient's norm before clipping, NaN where nothing asks for it."""
-        norm = math.nan
+        """Clip and step. Returns the gradient's norm before clipping; one that is no number moves no weight."""
         if self._scaler is not None:
             self._scaler.unscale_(optimiser)
+        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
         if clip_norm > 0:
-            norm = float(nn.utils.clip_grad_norm_(module.parameters(), clip_norm))
-        if self._scaler is None:
-            optimiser.step()
-        else:
+            nn.utils.clip_grads_with_norm_(module.parameters(), clip_norm, norm)
+        if self._scaler is not None:
             self._scaler.step(optimiser)
             self._scaler.update()
-        return norm
+        elif torch.isfinite(norm):
+            optimiser.step()
+        return float(norm)
 
     def state(self) -> dict[str, Any]:
         return {} if self._scaler is None else self._scaler.state_dict()

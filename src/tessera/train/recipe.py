@@ -18,6 +18,16 @@ from tessera.errors import ConfigError, TrainingError, unknown_name
 
 _OF_THE_NAME = frozenset({"config", "options", "validation"})  # keys that mean something to one name only
 
+# Numbers below these would give an epoch of nothing or a division by zero.
+_AT_LEAST = {
+    0: ("data.held_out", "loop.steps_per_epoch", "optimiser.rate", "optimiser.clip_norm", "task.initial_images"),
+    1: (
+        *("loop.epochs", "loop.batch_size", "loop.accumulate", "loop.log_every", "frozen.views", "evaluate.size"),
+        *("task.queries", "task.pool", "task.negatives", "task.chunk", "task.per_class", "task.words"),
+        *("validation.every_epochs", "validation.size"),
+    ),
+}
+
 # Keys that change where a run reads, writes or how fast it goes, but not one of its numbers.
 FREE_KEYS = frozenset(
     {
@@ -195,6 +205,14 @@ class Recipe:
     validation: ValidationSection = field(default_factory=ValidationSection)
     evaluate: EvaluateSection = field(default_factory=EvaluateSection)
     published: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for least, keys in _AT_LEAST.items():
+            for key in keys:
+                section, name = key.split(".")
+                value = getattr(getattr(self, section), name)
+                if not value >= least:
+                    raise ConfigError(f"{key} must be at least {least}, not {value}.")
 
     @property
     def fingerprint(self) -> str:

@@ -14,7 +14,7 @@ from tessera.config import to_mapping
 from tessera.errors import TrainingError
 from tessera.storage import atomic_path, write_atomically
 from tessera.train.assembly import assemble, load_data
-from tessera.train.checkpoint import BEST, LAST, load_checkpoint
+from tessera.train.checkpoint import BEST, LAST, checkpoint_of, load_checkpoint
 from tessera.train.codebook import train_codebook
 from tessera.train.distributed import World
 from tessera.train.loop import Trainer
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 def train_run(recipe: Recipe, run_dir: Path, world: World, say: Say, *, resume: bool = False) -> dict[str, Any]:
     """Train one run in its folder. A folder that already holds one is refused unless it is to be resumed."""
-    started = (run_dir / LAST).is_file()
+    started = world.gather((run_dir / LAST).is_file())[0]  # the first process writes it; folders need not be shared
     if started and not resume:
         raise TrainingError(f"{run_dir} already holds a run: continue it with --resume, or choose another folder (-o).")
     data = load_data(recipe)
@@ -34,7 +34,7 @@ def train_run(recipe: Recipe, run_dir: Path, world: World, say: Say, *, resume: 
         return train_codebook(recipe, data.train, run_dir, say)
     trainer = Trainer(assemble(recipe, data, world, run_dir, say), run_dir)
     if not started:
-        initialise(trainer.objective.network, data.train, recipe, world)
+        initialise(trainer.objective.network, data.train, recipe, world, trainer.run.feed.photos.unreadable)
     if resume and not started:
         say(f"{run_dir} has no checkpoint yet: the run starts from the beginning.")
     elif resume:
@@ -62,8 +62,6 @@ def train_runs(
 
     With an even number, the lower of the two in the middle. With `resume`, finished runs are not trained again.
     """
-    if count < 1:
-        raise TrainingError(f"--runs must be at least 1, not {count}.")
     results = []
     for number in range(count):
         seeded = replace(recipe, seed=recipe.seed + number)
@@ -78,10 +76,8 @@ def train_runs(
     ranked = sorted(results, key=lambda result: _sortable(result["scores"]["best"]))
     median = ranked[(count - 1) // 2]
     if world.is_main:
-        chosen = Path(median["run_dir"])
-        source = chosen / BEST if (chosen / BEST).is_file() else chosen / LAST
         with atomic_path(run_dir / BEST) as temporary:
-            shutil.copyfile(source, temporary)
+            shutil.copyfile(checkpoint_of(Path(median["run_dir"])), temporary)
         content = {"metric": recipe.validation.metric, "median": median, "runs": results}
         write_atomically(run_dir / "runs.json", json.dumps(content, indent=2).encode() + b"\n")
     world.wait()

@@ -11,8 +11,9 @@ from torch import nn
 
 from tessera.data.labelled import ImageSet
 from tessera.data.transforms import TransformConfig
+from tessera.data.unreadable import UnreadableLog
 from tessera.models.registry import build_model
-from tessera.train.checkpoint import BEST, LAST, load_checkpoint
+from tessera.train.checkpoint import checkpoint_of, load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.feed import PhotoFeed, PhotoReader
 from tessera.train.inputs import ImageInputs
@@ -40,8 +41,7 @@ def load_from_run(network: Any, path: Path, name: str) -> dict[str, Any]:
     path: the run's folder (its best weights, else its last) or one checkpoint. A second stage (DELF) starts from the
     backbone of its first.
     """
-    if path.is_dir():
-        path = path / BEST if (path / BEST).is_file() else path / LAST
+    path = checkpoint_of(path)
     state = load_checkpoint(path)
     if state["recipe"]["model"]["name"] == name:
         network.load_state_dict(_below(state["objective"], "network."))
@@ -50,18 +50,23 @@ def load_from_run(network: Any, path: Path, name: str) -> dict[str, Any]:
     return state
 
 
-def initialise(network: Any, images: ImageSet, recipe: Recipe, world: World) -> None:
+def initialise(network: Any, images: ImageSet, recipe: Recipe, world: World, unreadable: UnreadableLog) -> None:
     """Fit what the network wants fitted to the training images: HOW's reduction, by PCA of its own local features."""
     if not recipe.task.initial_images or not hasattr(network, "initialise_reduction"):
         return
     chosen = images.subset(range(min(recipe.task.initial_images, len(images))))
-    features = collect_features(network, chosen, recipe.transform, world, recipe.loop.workers)
+    features = collect_features(network, chosen, recipe.transform, world, recipe.loop.workers, unreadable)
     network.initialise_reduction(features)
 
 
 @torch.no_grad()
 def collect_features(
-    network: Any, images: ImageSet, transform: TransformConfig, world: World, workers: int
+    network: Any,
+    images: ImageSet,
+    transform: TransformConfig,
+    world: World,
+    workers: int,
+    unreadable: UnreadableLog,
 ) -> np.ndarray:
     """The strongest local features of each image before the reduction, N C, the same on every process.
 
@@ -69,7 +74,7 @@ def collect_features(
     """
     from tessera.models.how import measure_strength, smooth
 
-    photos = PhotoFeed(PhotoReader(images.paths, images.labels, transform, 0), workers)
+    photos = PhotoFeed(PhotoReader(images.paths, images.labels, transform, 0), workers, unreadable=unreadable)
     inputs = ImageInputs(photos, network.backbone, world.device)
     each = max(1, _MAX_FEATURES // len(images))
     was_training = network.training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch.nn import functional as F
 
 from tessera.data.labelled import ImageSet
 from tessera.data.transforms import TransformConfig
+from tessera.data.unreadable import UnreadableLog
+from tessera.errors import ConfigError
 from tessera.models.backbones import Backbone
 from tessera.train.distributed import World
 from tessera.train.feed import PhotoFeed, PhotoReader
@@ -38,9 +41,22 @@ class Validation:
         max_images: int,
         workers: int,
         world: World,
+        unreadable: UnreadableLog,
     ) -> None:
         self.held_out, self.retrieval = thin_out(held_out, max_images), thin_out(retrieval, max_images)
         self.transform, self.size, self.workers, self.world = transform, size, workers, world
+        self.unreadable = unreadable
+
+    def check_metric(self, metric: str, objective: Objective) -> None:
+        """Refuse a metric that no validation would ever give: every epoch would be as good as the first."""
+        measured = ["accuracy", "loss"] if self.held_out is not None and objective.has_classes else []
+        measured += ["map"] if self.retrieval is not None else []
+        if metric not in measured:
+            raise ConfigError(
+                f"validation.metric '{metric}' is not measured here: this loss and these images give "
+                f"{', '.join(measured) or 'nothing'}. Set validation.metric, or hold other images out (data.held_out, "
+                "data.validation); data.held_out = 0 trains without validation."
+            )
 
     @torch.no_grad()
     def run(self, objective: Objective) -> dict[str, float]:
@@ -53,14 +69,17 @@ class Validation:
                 scores |= self._accuracy(objective, self.held_out)
             if self.retrieval is not None:
                 whole = TransformConfig(kind="whole", crop=self.size)
-                rows = describe_set(objective, self.retrieval, whole, self.world, self.workers)
+                rows = F.normalize(self._describe(objective, self.retrieval, whole), dim=-1)
                 scores["map"] = leave_one_out_map(rows.cpu().numpy(), self.retrieval.labels)
             return scores
         finally:
             objective.train(was_training)
 
+    def _describe(self, objective: Objective, images: ImageSet, transform: TransformConfig) -> Tensor:
+        return describe_set(objective, images, transform, self.world, self.workers, self.unreadable)
+
     def _accuracy(self, objective: Objective, images: ImageSet) -> dict[str, float]:
-        rows = describe_set(objective, images, self.transform, self.world, self.workers)
+        rows = self._describe(objective, images, self.transform)
         labels = torch.from_numpy(images.labels).to(rows.device)
         cosines = torch.cat([objective.classify(part) for part in torch.split(rows, 1024)])
         scale = float(getattr(objective.loss, "scale", 1.0))
@@ -72,35 +91,40 @@ class Validation:
 
 @torch.no_grad()
 def describe_set(
-    objective: Objective, images: ImageSet, transform: TransformConfig, world: World, workers: int
+    objective: Objective,
+    images: ImageSet,
+    transform: TransformConfig,
+    world: World,
+    workers: int,
+    unreadable: UnreadableLog,
 ) -> Tensor:
-    """Unit descriptors of all images without augmentation, N D, the same on every process."""
+    """Descriptors of all images without augmentation, N D, not normalised, the same on every process."""
     backbone: Backbone = objective.network.backbone
-    photos = PhotoFeed(
-        PhotoReader(images.paths, images.labels, transform, 0, decode_size=_decode_size(transform)), workers
-    )
+    reader = PhotoReader(images.paths, images.labels, transform, 0, decode_size=_decode_size(transform))
+    photos = PhotoFeed(reader, workers, unreadable=unreadable)
     inputs = ImageInputs(photos, backbone, world.device)
     mine = np.array(world.share(len(images)), dtype=np.int64)
     try:
         batches = [mine[start : start + _BATCH] for start in range(0, len(mine), _BATCH)]
-        rows = [_describe(objective, batch) for batch, _ in inputs.batches(batches, None)]
+        rows = [_describe_batch(objective.network, batch) for batch, _ in inputs.batches(batches, None)]
     finally:
         photos.close()
     described = torch.cat(rows) if rows else torch.zeros(0, objective.network.dim, device=world.device)
     return world.gather_rows(described, len(images))
 
 
-def _describe(objective: Objective, batch: Inputs) -> Tensor:
-    """Pictures of one shape go through together; the order stays."""
+def _describe_batch(network: Any, batch: Inputs) -> Tensor:
+    """Pictures of one shape go through together; the order stays. In the frozen mode, too, they are pictures."""
     if isinstance(batch, Tensor):
-        return objective.describe_images(batch)
+        described: Tensor = network.describe_raw(batch)
+        return described
     by_shape: dict[torch.Size, list[int]] = {}
     for number, image in enumerate(batch):
         by_shape.setdefault(image.shape, []).append(number)
     rows: list[Tensor | None] = [None] * len(batch)
     for numbers in by_shape.values():
-        described = objective.describe_images(torch.cat([batch[number] for number in numbers]))
-        for number, row in zip(numbers, described, strict=True):
+        alike = network.describe_raw(torch.cat([batch[number] for number in numbers]))
+        for number, row in zip(numbers, alike, strict=True):
             rows[number] = row
     return torch.stack([row for row in rows if row is not None])
 
