@@ -15,7 +15,7 @@ from tessera.cli.options import DEFAULT_GALLERY, CodecOption, DeviceOption, Gall
 from tessera.cli.output import counted, print_json, progress_bar, say
 
 if TYPE_CHECKING:
-    from tessera.gallery.results import IndexReport
+    from tessera.gallery.results import IndexProgress, IndexReport
 
 _HOST_PORT = re.compile(r"[\w.\-\[\]:]+:\d+$")
 EXAMPLE = "Example: tessera index photos/ more/*.png labels.csv -g photos.tessera --prune"
@@ -82,7 +82,11 @@ def index(
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
     with Gallery(gallery, model, codec, engine, device=device) as opened, progress_bar("indexing") as bar, away:
-        progress = bar and (lambda at: bar(at.done, at.total, at.failed))
+
+        def progress(at: IndexProgress) -> None:
+            if bar is not None:
+                bar(at.done, at.total, at.failed)
+
         try:
             report = opened.index(
                 *(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local

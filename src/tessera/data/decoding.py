@@ -126,7 +126,8 @@ def _to_bytes(greys: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     finite = np.nan_to_num(greys.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
     brightest = float(finite.max())
     white = next((white for white in _WHITES if brightest <= white), brightest)
-    return np.clip(finite * (255 / white) + 0.5, 0, 255).astype(np.uint8)
+    levels: npt.NDArray[np.uint8] = np.clip(finite * (255 / white) + 0.5, 0, 255).astype(np.uint8)
+    return levels
 
 
 def _load_truncated(image: ImageFile.ImageFile, opened: OpenedImage) -> Image.Image:
