@@ -318,3 +318,21 @@ def test_auto_goes_by_size() -> None:
         "ivf",
     ]
     assert list(CODECS) == ["flat", "pq1", "pq8", "fast", "ivf"]
+
+
+@pytest.mark.parametrize("codec", list(CODECS))
+@pytest.mark.parametrize("count", [1, 5, 700])
+def test_copies_of_one_descriptor_are_all_found(codec: str, count: int, gallery: Any) -> None:
+    index = build_index(codec, np.arange(count), np.repeat(gallery[:1], count, axis=0))
+    _, ids = index.search(gallery[1:2], 600)
+    found = min(count, 600)
+    assert sorted(ids[0, :found].tolist()) == sorted(set(ids[0, :found].tolist()) & set(range(count)))
+    assert (ids[0, found:] == -1).all()
+
+
+@pytest.mark.parametrize("codec", list(CODECS))
+def test_descriptors_that_are_no_numbers_are_refused(codec: str, gallery: Any) -> None:
+    rows = gallery[:300].copy()
+    rows[7, 3] = np.nan
+    with pytest.raises(IndexingError, match=r"id 17 .* not finite"):
+        build_index(codec, np.arange(10, 310), rows)

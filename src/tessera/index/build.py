@@ -18,7 +18,7 @@ from tessera.index.pq1 import Pq1Codec
 from tessera.index.pq8 import Pq8Codec
 from tessera.index.rows import Rows
 from tessera.index.search_index import Fitted, SearchIndex, measure_error
-from tessera.index.store import DescriptorStore
+from tessera.index.store import BLOCK_ROWS, DescriptorStore
 from tessera.registry import Registry
 
 CODECS: Registry[type[Codec]] = Registry("codec")
@@ -57,6 +57,9 @@ def build_index(
         raise IndexingError(f"{len(given)} ids came with {len(store)} descriptors.")
     if len(np.unique(given)) != len(given) or (len(given) and given.min() < 0):
         raise IndexingError("Ids must be distinct and not negative.")
+    for start, block in store.halves(BLOCK_ROWS):
+        if len(wrong := np.flatnonzero(~np.isfinite(block).all(axis=1))):
+            raise IndexingError(f"The descriptor of id {given[start + wrong[0]]} holds values that are not finite.")
     name = choose_codec(len(given)) if codec == "auto" else codec
     if name not in CODECS:
         raise IndexingError(unknown_name("codec", name, ["auto", *CODECS]))

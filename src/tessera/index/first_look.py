@@ -110,6 +110,10 @@ class FirstLook:
         given_arrays = [faiss.swig_ptr(array) for array in (lists, biases, scores, found)]
         self.index.search_preassigned_c(len(queries), faiss.swig_ptr(queries), depth, *given_arrays, False, given)
         scores[found < 0] = -np.inf
+        blind = found[:, 0] < 0  # FAISS finds nothing where nothing parts the rows: one image, or copies only
+        if blind.any():
+            rows = (np.arange(len(self)) if keep is None else keep.rows)[:depth]
+            found[blind, : len(rows)], scores[blind, : len(rows)] = rows, 0
         return found, scores
 
     def list_ranks(self, query: Float32s, rows: Float32s) -> Int64s:
