@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import IndexingError
 from tessera.storage import atomic_path
+
+if TYPE_CHECKING:
+    from tessera.local.bounded import BoundedSearch
 
 Vectors = npt.NDArray[np.float32]
 Words = npt.NDArray[np.int32]
@@ -20,6 +23,8 @@ ITERATIONS = 10
 _BLOCK = 65536  # features assigned at once: bounds memory, changes no result
 GROUPS = 256  # of words, for an assignment with an effort
 _COMPARED = 32  # words whose distance such an assignment works out exactly
+_BOUNDED_WORDS = 8192  # from so many words on, and so many features asked for, bounds save more time than they take
+BOUNDED_FEATURES = 20_000
 
 
 class Codebook:
@@ -29,6 +34,10 @@ class Codebook:
         if centroids.ndim != 2 or not len(centroids):
             raise IndexingError(f"A codebook is a matrix of words, not an array of shape {centroids.shape}.")
         self.centroids: Vectors = np.ascontiguousarray(centroids, dtype=np.float32)
+        if not np.isfinite(self.centroids).all():
+            raise IndexingError("a codebook has words with numbers that are not finite. Train it again.")
+        self._asked = 0
+        self._made: BoundedSearch | None = None
 
     @property
     def size(self) -> int:
@@ -59,16 +68,23 @@ class Codebook:
     def assign(self, features: npt.NDArray[np.floating], nearest: int = 1, *, effort: int = 0) -> Words:
         """The `nearest` words of each feature, nearest first, N M.
 
-        effort: 0 compares with every word. Otherwise short codes are compared in so many of GROUPS groups of words, and
-        the best 32 words exactly: with 65,536 words several times faster, and a few features get a near word instead of
-        the nearest. Small codebooks are compared in full, which is as fast.
+        effort: 0 finds the nearest of all words. Otherwise short codes are compared in so many of GROUPS groups of
+        words, and the best 32 words exactly: with 65,536 words several times faster, and a few features get a near word
+        instead of the nearest. Small codebooks are compared in full, which is as fast.
         """
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise IndexingError(
                 f"The codebook has words of dimension {self.dim}, the local features are {features.shape}: "
                 "they were made by another extractor. Train a codebook on these features."
             )
+        if not np.isfinite(features).all():
+            raise IndexingError("local features with numbers that are not finite have no nearest word.")
         nearest = min(nearest, self.size)
+        self._asked += len(features)
+        bounded = None if effort else self._bounded
+        words = None if bounded is None else bounded.search(features, nearest)
+        if words is not None:
+            return words
         grouped = self._grouped if effort and self.size >= GROUPS * _COMPARED and self.dim % 2 == 0 else None
         index = self._flat if grouped is None else grouped[0]
         if grouped is not None:
@@ -79,6 +95,17 @@ class Codebook:
             block = np.ascontiguousarray(features[start : start + _BLOCK], dtype=np.float32)
             words[start : start + _BLOCK] = index.search(block, nearest)[1]
         return words
+
+    @property
+    def _bounded(self) -> BoundedSearch | None:
+        """Where there is much to do and the processor can, the quick way to the same words."""
+        from tessera.local.bounded import BoundedSearch, is_quick
+
+        if self._asked < BOUNDED_FEATURES or self.size < _BOUNDED_WORDS or not is_quick():
+            return None
+        if self._made is None:
+            self._made = BoundedSearch(self.centroids)
+        return self._made
 
     @cached_property
     def _flat(self) -> Any:
@@ -111,5 +138,5 @@ class Codebook:
     def load(cls, path: Path) -> Codebook:
         try:
             return cls(np.load(path, allow_pickle=False))
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, ValueError, AttributeError) as error:  # an .npz has no shape
             raise IndexingError(f"{path} is not a codebook: {error}. Train it again.") from error

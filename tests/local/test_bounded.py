@@ -1,0 +1,123 @@
+"""The nearest words by bounds in 8-bit integers: the very words that comparing with all of them gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tessera.bench.local import measure_asmk
+from tessera.local import bounded, codebook
+from tessera.local.bounded import GROUP, BoundedSearch, is_quick, largest_products
+from tessera.local.codebook import Codebook
+
+DIM = 24
+
+
+def multiply_slowly(features, tiles):
+    """`largest_products` without torch, in int64."""
+    products = [features.astype(np.int64) @ tile.astype(np.int64).T for tile in tiles]
+    return np.concatenate([part.reshape(len(features), GROUP, -1).max(axis=1) for part in products], axis=1)
+
+
+def need_quick_products():
+    if not is_quick():
+        pytest.skip("this processor or this torch has no fast products of 8-bit integers")
+
+
+@pytest.fixture(params=["torch", "slow"])
+def products(request, monkeypatch):
+    """The bounds must hold whoever multiplies."""
+    if request.param == "slow":
+        monkeypatch.setattr(bounded, "largest_products", multiply_slowly)
+    else:
+        need_quick_products()
+
+
+def nearest_by_definition(words, features, nearest):
+    """Squared distances in float64, and the order that they give; of equals the first."""
+    distances = np.stack([np.square(words.astype(np.float64) - feature).sum(axis=1) for feature in features])
+    return distances, np.argsort(distances, axis=1, kind="stable")[:, :nearest]
+
+
+def draw(case, seed=0):
+    random = np.random.default_rng(seed)
+    words = random.normal(size=(9000, DIM)).astype(np.float32)
+    features = random.normal(size=(40, DIM)).astype(np.float32)
+    if case == "near words":
+        features = words[:40] + 0.3 * features
+    elif case == "of many lengths":
+        words *= random.gamma(1.0, 1.0, (9000, 1)).astype(np.float32)
+        features *= random.gamma(1.0, 5.0, (40, 1)).astype(np.float32)
+    elif case == "far from the origin":
+        words, features = words + 50, features + 50
+    elif case == "one long direction":
+        words[:, 0] *= 4
+        features[:, 0] *= 4
+    elif case == "each word twice":
+        words[4500:] = words[:4500]
+    elif case == "zeros":
+        features = np.zeros((3, DIM), np.float32)
+    return words, features
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize("nearest", [1, 5])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "anywhere",
+        "near words",
+        "of many lengths",
+        "far from the origin",
+        "one long direction",
+        "each word twice",
+        "zeros",
+    ],
+)
+def test_the_words_are_the_nearest(case, nearest):
+    words, features = draw(case)
+    found = BoundedSearch(words).search(features, nearest)
+    assert found is not None
+    distances, expected = nearest_by_definition(words, features, nearest)
+    # Distances may be so close that float32 cannot tell which is the smaller one: then either word is right.
+    ours, theirs = (np.take_along_axis(distances, order.astype(np.int64), axis=1) for order in (found, expected))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert (found == expected).mean() > 0.99
+    assert all(len(set(row)) == nearest for row in found.tolist())
+
+
+@pytest.mark.usefixtures("products")
+def test_where_bounds_tell_nothing_apart_it_says_so():
+    random = np.random.default_rng(0)
+    search = BoundedSearch(np.ones((9000, DIM), np.float32))
+    assert search.search(random.normal(size=(4, DIM)).astype(np.float32), 3) is None
+    words, features = draw("anywhere")
+    assert BoundedSearch(words).search(features, 17) is None
+    assert BoundedSearch(words).search(features[:0], 5).shape == (0, 5)
+
+
+@pytest.mark.usefixtures("products")
+def test_a_codebook_gives_the_same_words_either_way(monkeypatch):
+    words, features = draw("near words")
+    flat = [Codebook(words).assign(features, nearest) for nearest in (1, 5, 20)]
+    monkeypatch.setattr(codebook, "BOUNDED_FEATURES", 1)
+    monkeypatch.setattr(bounded, "is_quick", lambda: True)
+    quick = Codebook(words)
+    for expected, nearest in zip(flat, (1, 5, 20), strict=True):
+        assert np.array_equal(quick.assign(features, nearest), expected)
+    assert quick._made is not None
+
+
+def test_products_do_not_overflow():
+    need_quick_products()
+    features, tiles = np.full((3, 256), 127, np.int8), np.full((1, 4096, 256), -127, np.int8)
+    tiles[0, 0] = 127
+    assert np.array_equal(largest_products(features, tiles), multiply_slowly(features, tiles))
+
+
+def test_the_benchmark_finds_both_equal():
+    pytest.importorskip("asmk")
+    answer = measure_asmk(images=12, features=30, words=64, queries=2, say=lambda text: None)
+    assert answer["assignment_of_a_feature"]["same_as_the_package"] == 1
+    assert answer["search"]["same_words_as_the_package"] == 1
+    assert answer["search"]["largest_difference_of_scores"] < 1e-6
