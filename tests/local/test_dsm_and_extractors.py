@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -47,11 +50,22 @@ def test_contract_of_an_extractor(extractor):
     assert len(extractor.fingerprint) == 16
 
 
-@pytest.mark.parametrize("name", ["sift", "hesaff-rsift"])
-def test_a_black_image_has_no_features(name):
-    features = open_local_extractor(name).extract(np.zeros((64, 64, 3), np.uint8))
-    assert len(features) == 0
-    assert features.descriptors.shape == (0, 128)
+def test_a_black_image_has_no_features_even_as_a_jpeg(extractor):
+    black = np.zeros((64, 64, 3), np.uint8)
+    noisy = black + np.random.default_rng(0).integers(0, 3, black.shape, np.uint8)
+    for picture in (black, noisy):
+        features = extractor.extract(picture)
+        assert features.descriptors.shape == (0, extractor.dim)
+        assert features.image_size == (64, 64)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 200), (200, 1), (16, 16), (33, 40)], ids=str)
+def test_small_and_thin_pictures_have_few_features_or_none(extractor, shape):
+    picture = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+    features = extractor.extract(picture)
+    assert features.descriptors.shape == (len(features), extractor.dim)
+    assert features.image_size == shape[::-1]
+    assert np.isfinite(features.descriptors).all()
 
 
 def test_an_unknown_extractor_is_refused():
@@ -154,6 +168,31 @@ def test_store_gives_back_what_it_got_and_passes_over_damage(tmp_path):
     assert set(store.get_many("a", ["one", "two", "three"])) == {"one", "two"}
     assert store.keep_only(["two"]) == 2
     assert store.describe() == {"a": {"images": 1, "bytes": len(encode_features(features))}}
+    store.close()
+
+
+def test_a_killed_process_leaves_whole_entries(tmp_path):
+    """What was committed is there, and the store goes on."""
+    code = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from tessera.local.features import LocalFeatures
+from tessera.local.store import FeatureStore
+ones, points = np.ones(20, np.float32), np.ones((20, 2), np.float32)
+store = FeatureStore(Path(sys.argv[1]))
+for number in range(70):
+    store.put("a", str(number), LocalFeatures(np.full((20, 8), number, np.float32), points, ones, ones))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    path = tmp_path / "f.sqlite"
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -signal.SIGKILL
+    store = FeatureStore(path)
+    known = store.known("a")
+    assert len(known) >= 64
+    found = store.get_many("a", sorted(known))
+    assert all((found[name].descriptors == int(name)).all() for name in known)
+    store.put("a", "again", LocalFeatures.empty(8))
     store.close()
 
 

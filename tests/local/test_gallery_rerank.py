@@ -110,6 +110,10 @@ def test_a_black_image_and_a_lost_file_keep_their_scores(pictures, small_bundle,
         assert len(result) == 7
         assert any("1 images could not be read again" in note for note in result.notes), result.notes
         assert any("1 images have no local features" in note for note in result.notes)
+        gallery.index(local="sift")
+        notes = gallery.search(pictures[1], 10, rerank="sp").notes
+        assert [note for note in notes if "have no local features" in note]
+        assert not [note for note in notes if "1 images were made" in note], "no features are features that are stored"
 
 
 def test_a_descriptor_has_no_local_features(gallery):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.errors import IndexingError
+from tessera.errors import ConfigError, IndexingError
 from tessera.local.aggregation import aggregate, pack_signs, padded_length
 from tessera.local.codebook import Codebook
 from tessera.local.inverted_file import InvertedFile, KernelConfig
@@ -187,6 +187,38 @@ def test_what_cannot_be_indexed_is_said():
     index.add(np.zeros(2, np.int64), np.ones((2, 4), np.float32))
     with pytest.raises(IndexingError, match="image 0 is in the inverted file already"):
         index.add(np.zeros(2, np.int64), np.ones((2, 4), np.float32))
+
+
+def test_ids_may_be_any_number_and_one_a_feature():
+    random = np.random.default_rng(0)
+    codebook, features = Codebook(random.normal(size=(6, 33))), random.normal(size=(6, 33)).astype(np.float32)
+    small, large = InvertedFile(codebook), InvertedFile(codebook)
+    small.add(np.array([2, 2, 0, 0, 1, 1]), features)
+    large.add(np.array([2**62, 2**62, -1, -1, 7, 7]), features)
+    (ids, scores), (others, same) = small.search(features[:2]), large.search(features[:2])
+    assert [{0: -1, 1: 7, 2: 2**62}[i] for i in ids.tolist()] == others.tolist()
+    assert np.array_equal(scores, same)
+    with pytest.raises(IndexingError, match="6 features, 1 ids"):
+        small.add(np.array([3]), features)
+
+
+@pytest.mark.parametrize("setting", [{"query_assignment": 0}, {"db_assignment": 0}, {"alpha": 0.0}, {"effort": -1}])
+def test_a_kernel_that_compares_nothing_is_refused(setting):
+    with pytest.raises(ConfigError, match="at least one word"):
+        KernelConfig(**setting)
+
+
+def test_what_is_no_codebook_is_said(tmp_path):
+    (tmp_path / "empty.npy").touch()
+    np.savez(tmp_path / "several.npz", a=np.eye(3))
+    np.save(tmp_path / "nan.npy", np.full((2, 3), np.nan))
+    for name in ("empty.npy", "several.npz", "gone.npy"):
+        with pytest.raises(IndexingError, match=f"{name} is not a codebook"):
+            Codebook.load(tmp_path / name)
+    with pytest.raises(IndexingError, match="not finite"):
+        Codebook.load(tmp_path / "nan.npy")
+    with pytest.raises(IndexingError, match="no nearest word"):
+        Codebook(np.eye(3)).assign(np.full((1, 3), np.inf, np.float32))
 
 
 def test_no_features_give_no_score_and_no_crash():

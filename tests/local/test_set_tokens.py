@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from tessera.config import to_mapping
 from tessera.errors import CheckpointError, ModelError, TrainingError
 from tessera.local.features import LocalFeatures
 from tessera.local.token_training import TokenTrainingConfig, train_tokens
@@ -111,6 +115,10 @@ def test_a_file_loads_as_it_was_and_refuses_other_features(tmp_path):
     other.dim = 128
     with pytest.raises(ModelError, match="other local features"):
         load_tokens(tmp_path / "tokens.safetensors", other)
+    state = {key: value[:1].clone() for key, value in network.state_dict().items()}
+    save_file(state, tmp_path / "cut.safetensors", {"config": json.dumps(to_mapping(network.config))})
+    with pytest.raises(CheckpointError, match="does not fit the network"):
+        load_tokens(tmp_path / "cut.safetensors", _Extractor())
     (tmp_path / "bad.safetensors").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="no tokens"):
         load_tokens(tmp_path / "bad.safetensors")

@@ -20,7 +20,7 @@ from tessera.local.aggregation import aggregate
 from tessera.local.codebook import Codebook
 from tessera.local.extractors import EXTRACTORS
 from tessera.local.inverted_file import InvertedFile, KernelConfig
-from tessera.local.regions import aggregate_regions
+from tessera.local.regions import aggregate_regions, read_regions
 from tessera.local.system import System, SystemConfig, build_system, read_config
 from tessera.local.vlad import describe_vlad
 
@@ -129,6 +129,35 @@ def test_regions_that_cannot_be_read_are_named(built, places, tmp_path):
     folder = copy_system(built, tmp_path / "none", kind="rasmk")
     with pytest.raises(ConfigError, match="names no regions"):
         evaluate(places, folder, tmp_path)
+
+
+def test_regions_go_by_as_much_of_a_path_as_the_file_names(tmp_path):
+    file = tmp_path / "boxes.json"
+    file.write_text(json.dumps({"0.png": [[0.1, 0.1, 1, 1]], "tower/0.png": [[0, 0, 0.5, 0.5]]}))
+    find = read_regions(file)
+    assert find(tmp_path / "tower" / "0.png") == [(0, 0, 0.5, 0.5)]
+    assert find(tmp_path / "bridge" / "0.png") == [(0.1, 0.1, 1, 1)]
+    assert find(tmp_path / "1.png") == []
+
+
+@pytest.mark.parametrize("boxes", [{"0.png": [[0, 0, 320, 240]]}, {"0.png": [[0, 0, 1]]}, {"0.png": [["a"] * 4]}, [1]])
+def test_regions_that_are_no_fractions_are_refused(tmp_path, boxes):
+    (tmp_path / "boxes.json").write_text(json.dumps(boxes))
+    with pytest.raises(ConfigError, match="in fractions of width and height"):
+        read_regions(tmp_path / "boxes.json")
+
+
+def test_a_file_of_regions_that_names_no_picture_is_told(built, places, tmp_path):
+    folder = copy_system(built, tmp_path / "elsewhere", kind="rasmk", regions="boxes.json")
+    (folder / "boxes.json").write_text(json.dumps({"another.png": [[0.0, 0.0, 0.5, 1.0]]}))
+    result = evaluate(places, folder, tmp_path)
+    assert any("boxes.json names no region of any picture" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("setting", [{"words": 0}, {"count": -1}, {"size": 0}, {"power": 0.0}, {"scales": (1.0, 0.0)}])
+def test_a_system_of_nothing_is_refused(setting):
+    with pytest.raises(ConfigError, match="must be above 0"):
+        SystemConfig(name="nothing", **setting)
 
 
 def random_image(seed, count=40, dim=16):

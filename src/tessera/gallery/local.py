@@ -126,7 +126,7 @@ class LocalShelf:
         found: list[LocalFeatures | None] = []
         for hit in hits:
             content = contents.get(hit.id, "")
-            features = stored.get(content) or self._made.get((fingerprint, content))
+            features = stored.get(content, self._made.get((fingerprint, content)))
             if features is None and content:
                 try:
                     features = as_stored(reranker.extractor.extract(_read(records[hit.id])))

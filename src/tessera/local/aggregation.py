@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tessera.errors import IndexingError
 from tessera.local.codebook import Codebook, Vectors, Words
 
 Bits = npt.NDArray[np.uint64]
@@ -55,10 +56,13 @@ def aggregate_words(
     codebook: Codebook, features: Vectors, words: Words, image_ids: npt.NDArray[np.int64], *, binary: bool
 ) -> Aggregate:
     """The same for features whose words, N M, are known already."""
+    if len(image_ids) != len(features):
+        raise IndexingError(f"each local feature belongs to one image: {len(features)} features, {len(image_ids)} ids.")
     assignments = words.shape[1]
     flat = words.ravel()
+    images, owners = np.unique(image_ids, return_inverse=True)  # an id may be any number, a hash too
     # One key sorts by image and then by word; features of a word keep their order, which decides the sum's rounding.
-    keys = np.repeat(image_ids.astype(np.int64), assignments) * codebook.size + flat
+    keys = np.repeat(owners, assignments) * codebook.size + flat
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     first = np.flatnonzero(np.diff(keys, prepend=-1)) if len(keys) else np.zeros(0, np.int64)
@@ -77,7 +81,7 @@ def aggregate_words(
         begin = end
     values = np.concatenate(parts) if parts else _finish(np.zeros((0, codebook.dim), np.float32), binary)
     image_of, word_of = np.divmod(keys[first], codebook.size)
-    return Aggregate(image_of, word_of.astype(np.int32), values)
+    return Aggregate(images[image_of].astype(np.int64), word_of.astype(np.int32), values)
 
 
 def _finish(sums: Vectors, binary: bool) -> Values:

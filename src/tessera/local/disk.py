@@ -6,11 +6,12 @@ import numpy as np
 
 from tessera.config import fingerprint
 from tessera.data.images import Pixels
-from tessera.local.features import LocalFeatures
+from tessera.local.features import LocalFeatures, is_blank
 from tessera.local.weights import find_weights, import_kornia, load_strictly, read_weights
 from tessera.storage import hash_file
 
 _RADIUS_PX = 8.0  # DISK gives no scale
+_STRIDE_PX = 16
 
 
 class DiskExtractor:
@@ -36,6 +37,9 @@ class DiskExtractor:
         import torch
 
         height, width = image.shape[:2]
+        # Its deepest map of so small a picture is one cell, which cannot be normalised.
+        if max(height, width) <= _STRIDE_PX or is_blank(image):
+            return LocalFeatures.empty(self.dim, (width, height))
         batch = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() / 255
         with torch.inference_mode():
             found = self._network(batch, n=self.count, pad_if_not_divisible=True)[0]

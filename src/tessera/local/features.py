@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tessera.data.images import Pixels
 
 Vectors = npt.NDArray[np.float32]
+_BLANK_LEVELS = 2  # of 255
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ class LocalFeatures:
     def empty(cls, dim: int, image_size: tuple[int, int] = (0, 0)) -> LocalFeatures:
         zeros = np.zeros(0, np.float32)
         return cls(np.zeros((0, dim), np.float32), np.zeros((0, 2), np.float32), zeros, zeros, None, image_size)
+
+
+def is_blank(image: Pixels) -> bool:
+    """Nothing to see: one colour but for the level or two that JPEG leaves. Networks would describe their padding."""
+    spread = image.max(axis=(0, 1)).astype(int) - image.min(axis=(0, 1))
+    return bool(spread.max() <= _BLANK_LEVELS)
 
 
 class LocalExtractor(Protocol):

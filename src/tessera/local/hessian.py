@@ -13,7 +13,7 @@ import numpy as np
 from tessera.config import fingerprint
 from tessera.data.images import Pixels
 from tessera.errors import MissingExtraError
-from tessera.local.features import LocalFeatures
+from tessera.local.features import LocalFeatures, is_blank
 from tessera.local.sift import root_sift
 from tessera.local.weights import import_kornia
 
@@ -50,7 +50,7 @@ class HessianAffineExtractor:
         height, width = image.shape[:2]
         grey = np.asarray(image, np.float32) @ np.array([0.299, 0.587, 0.114], np.float32) / 255
         batch = torch.from_numpy(grey)[None, None]
-        if min(height, width) < _PATCH or not grey.std() > 0:
+        if min(height, width) < _PATCH or is_blank(image):
             return LocalFeatures.empty(self.dim, (width, height))
         with torch.inference_mode():
             frames, responses = self._detector(batch)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import IndexingError
+from tessera.errors import ConfigError, IndexingError
 from tessera.local.aggregation import Aggregate, Values, aggregate, padded_length
 from tessera.local.codebook import Codebook, Vectors
 from tessera.storage import atomic_path
@@ -40,6 +40,10 @@ class KernelConfig:
     threshold: float = 0.0
     idf: bool = False
     effort: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.db_assignment, self.query_assignment) < 1 or self.effort < 0 or not self.alpha > 0:
+            raise ConfigError(f"a kernel assigns a feature to at least one word and has an alpha above 0: {self}")
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,15 @@ whose direction (or signs) is stored. With the whole image as the only region th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tessera.errors import ConfigError
 from tessera.local.aggregation import Aggregate, Values, pack_signs
 from tessera.local.codebook import Codebook
 
@@ -31,9 +35,10 @@ def aggregate_regions(
     image_id: int = 0,
     nearest: int = 1,
     binary: bool = True,
+    effort: int = 0,
 ) -> Aggregate:
     """One image's words over its regions. features: N D; places: N 2, positions in fractions of width and height."""
-    words = codebook.assign(features, nearest)  # N M
+    words = codebook.assign(features, nearest, effort=effort)  # N M
     used = np.unique(words)
     sums = np.zeros((len(used), codebook.dim))
     for region in (None, *regions):
@@ -64,6 +69,35 @@ def _inside(places: npt.NDArray[np.floating], region: Region) -> npt.NDArray[np.
     x0, y0, x1, y1 = region
     x, y = places[:, 0], places[:, 1]
     return np.asarray((x >= x0) & (x <= x1) & (y >= y0) & (y <= y1))
+
+
+def read_regions(file: Path) -> Callable[[Path], Sequence[Region]]:
+    """The regions of a picture, from a JSON of names with lists of boxes.
+
+    A name is the picture's file name or, where several pictures have the same, as much of the end of its path as tells
+    them apart.
+    """
+    try:
+        given = json.loads(file.read_text(encoding="utf-8"))
+        known = {str(name): [_read_region(box) for box in boxes] for name, boxes in given.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"the regions {file} cannot be read: {error}. Give a JSON of file names with lists of boxes, each x0, y0, "
+            "x1, y1 in fractions of width and height."
+        ) from error
+
+    def find(path: Path) -> Sequence[Region]:
+        ends = ("/".join(path.parts[start:]) for start in range(len(path.parts)))  # the longest first
+        return next((known[end] for end in ends if end in known), [])
+
+    return find
+
+
+def _read_region(box: Sequence[Any]) -> Region:
+    x0, y0, x1, y1 = map(float, box)
+    if not (0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1):
+        raise ValueError(f"{list(box)} is no box inside a picture")
+    return x0, y0, x1, y1
 
 
 def join_aggregates(parts: Sequence[Aggregate]) -> Aggregate:

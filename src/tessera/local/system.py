@@ -61,6 +61,13 @@ class SystemConfig:
     depth: int = 100
     provenance: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for key in ("count", "size", "words", "depth", "power"):
+            if not getattr(self, key) > 0:
+                raise ConfigError(f"{key} of a system must be above 0, not {getattr(self, key)}.")
+        if not all(scale > 0 for scale in self.scales):
+            raise ConfigError(f"the scales of a system must be above 0, not {list(self.scales)}.")
+
 
 class System:
     """An opened system. `System.open` takes a file or a folder that has one."""

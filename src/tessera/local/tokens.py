@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from tessera.config import from_mapping, to_mapping
 from tessera.errors import CheckpointError, ConfigError, ModelError
 from tessera.local.features import LocalExtractor, LocalFeatures
+from tessera.local.weights import load_strictly
 from tessera.models.refinement import RefinementBlock
 from tessera.models.tokenizers import AttentionTokenizer, claim_positions, pool_tokens
 from tessera.storage import atomic_path
@@ -137,5 +138,5 @@ def load_tokens(path: Path, extractor: LocalExtractor | None = None) -> SetToken
             f"fingerprint {config.extractor}). Train it again on these."
         )
     network = SetTokens(config)
-    network.load_state_dict(state)
-    return network.eval()
+    load_strictly(network, state, path)
+    return network

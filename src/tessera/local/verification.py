@@ -126,7 +126,7 @@ def fit_transformation(
     if transformation is None or mask is None or not np.isfinite(transformation).all():
         return nothing
     inliers = mask.ravel().astype(bool)
-    if config.model == "homography":
+    if config.model != "fundamental":
         inliers[inliers] = _plausible(transformation, source[inliers], config)
     first, second = (number_cells(points, config.threshold_px / 2) for points in (source, target))
     inliers = keep_one_each(first, second, inliers)

@@ -40,7 +40,10 @@ def read_weights(path: Path) -> dict[str, Any]:
 
 def load_strictly(network: Any, state: dict[str, Any], path: Path, *, derived: tuple[str, ...] = ()) -> None:
     """Load every key or say which do not fit. derived: buffers that the network makes by itself."""
-    outcome = network.load_state_dict(state, strict=False)
+    try:
+        outcome = network.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # a tensor of another shape
+        raise CheckpointError(f"{path} does not fit the network: {error}") from error
     missing = [key for key in outcome.missing_keys if not key.startswith(derived or ("\0",))]
     if missing or outcome.unexpected_keys:
         raise CheckpointError(

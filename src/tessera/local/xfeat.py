@@ -6,7 +6,7 @@ import numpy as np
 
 from tessera.config import fingerprint
 from tessera.data.images import Pixels
-from tessera.local.features import LocalFeatures
+from tessera.local.features import LocalFeatures, is_blank
 from tessera.local.weights import find_weights, import_kornia, load_strictly, read_weights
 from tessera.storage import hash_file
 
@@ -36,6 +36,8 @@ class XFeatExtractor:
         import torch
 
         height, width = image.shape[:2]
+        if is_blank(image):
+            return LocalFeatures.empty(self.dim, (width, height))
         batch = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() / 255
         with torch.inference_mode():
             found = self._network.detectAndCompute(batch)[0]
