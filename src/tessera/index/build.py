@@ -57,9 +57,12 @@ def build_index(
         raise IndexingError(f"{len(given)} ids came with {len(store)} descriptors.")
     if len(np.unique(given)) != len(given) or (len(given) and given.min() < 0):
         raise IndexingError("Ids must be distinct and not negative.")
-    for start, block in store.halves(BLOCK_ROWS):
-        if len(wrong := np.flatnonzero(~np.isfinite(block).all(axis=1))):
-            raise IndexingError(f"The descriptor of id {given[start + wrong[0]]} holds values that are not finite.")
+    if not isinstance(
+        descriptors, np.memmap
+    ):  # a file's rows were looked at when they came; all at once they fill memory
+        for start, block in store.halves(BLOCK_ROWS):
+            if len(wrong := np.flatnonzero(~np.isfinite(block).all(axis=1))):
+                raise IndexingError(f"The descriptor of id {given[start + wrong[0]]} holds values that are not finite.")
     name = choose_codec(len(given)) if codec == "auto" else codec
     if name not in CODECS:
         raise IndexingError(unknown_name("codec", name, ["auto", *CODECS]))
