@@ -101,3 +101,10 @@ def test_a_recipe_is_found_by_name_or_said_to_be_unknown() -> None:
 
 def test_flatten_keeps_empty_tables() -> None:
     assert flatten({"a": {"b": 1, "c": {}}, "d": 2}) == {"a.b": 1, "a.c": {}, "d": 2}
+
+
+def test_a_packaged_recipe_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(find_recipe("table1/c-token-r50")).model.name == "token-r50"
+    with pytest.raises(ConfigError, match="Did you mean 'table1/c-token-r50'"):
+        find_recipe("table1/c-token-r5")

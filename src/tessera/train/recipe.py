@@ -233,11 +233,11 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe: a path as it is, or a name below a `recipes` folder here or beside the source."""
+    """The file of a recipe: a path as it is, or a name below a `recipes` folder here or the packaged one."""
     given = Path(name)
     if given.is_file():
         return given
-    folders = [Path("recipes"), Path(__file__).parents[3] / "recipes"]
+    folders = [Path("recipes"), Path(__file__).parents[1] / "recipes"]
     stem = name.removesuffix(".toml")
     for folder in folders:
         matches = sorted(
