@@ -7,16 +7,21 @@ import pytest
 
 from tessera.bench.local import measure_asmk
 from tessera.local import bounded, codebook
-from tessera.local.bounded import GROUP, BoundedSearch, is_quick, largest_products
+from tessera.local.bounded import LEVELS, BoundedSearch, Room, add_largest_products, is_quick
 from tessera.local.codebook import Codebook
 
 DIM = 24
 
 
-def multiply_slowly(features, tiles):
-    """`largest_products` without torch, in int64."""
+def multiply_slowly(bounds, features, tiles, steps, room):
+    """`add_largest_products` without torch, in int64."""
+    del room
     products = [features.astype(np.int64) @ tile.astype(np.int64).T for tile in tiles]
-    return np.concatenate([part.reshape(len(features), GROUP, -1).max(axis=1) for part in products], axis=1)
+    each = bounds.shape[1] // len(tiles)
+    largest = [
+        part.reshape(len(features), -1, each).max(axis=1) * step for part, step in zip(products, steps, strict=True)
+    ]
+    bounds += np.concatenate(largest, axis=1).astype(np.float32)
 
 
 def need_quick_products():
@@ -28,7 +33,7 @@ def need_quick_products():
 def products(request, monkeypatch):
     """The bounds must hold whoever multiplies."""
     if request.param == "slow":
-        monkeypatch.setattr(bounded, "largest_products", multiply_slowly)
+        monkeypatch.setattr(bounded, "add_largest_products", multiply_slowly)
     else:
         need_quick_products()
 
@@ -55,6 +60,8 @@ def draw(case, seed=0):
         features[:, 0] *= 4
     elif case == "each word twice":
         words[4500:] = words[:4500]
+    elif case == "much nearer to one word":
+        features = words[:40] + np.float32(0.05) * features
     elif case == "zeros":
         features = np.zeros((3, DIM), np.float32)
     return words, features
@@ -71,6 +78,7 @@ def draw(case, seed=0):
         "far from the origin",
         "one long direction",
         "each word twice",
+        "much nearer to one word",
         "zeros",
     ],
 )
@@ -108,11 +116,38 @@ def test_a_codebook_gives_the_same_words_either_way(monkeypatch):
     assert quick._made is not None
 
 
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize(("case", "served"), [("much nearer to one word", LEVELS[0]), ("anywhere", LEVELS[-1])])
+def test_few_directions_are_used_where_they_tell_words_apart_and_passed_over_where_not(case, served):
+    words, features = draw(case)
+    search = BoundedSearch(words)
+    expected = nearest_by_definition(words, features, 1)[1]
+    for _ in range(6):
+        assert np.array_equal(search.search(features, 1), expected)
+    tried = {level: outcomes for (level, _), outcomes in search._outcomes.items()}
+    assert all(tried[served])
+    assert not any(any(outcomes) for level, outcomes in tried.items() if level is not served)
+    # A level that failed four times is not tried a fifth time.
+    assert all(len(outcomes) == 4 for outcomes in tried.values())
+
+
+@pytest.mark.usefixtures("products")
+def test_blocks_of_other_sizes_share_their_room(monkeypatch):
+    words, features = draw("near words")
+    monkeypatch.setattr(bounded, "_ROWS", 16)  # 16, 16 and 8 features
+    found = BoundedSearch(words).search(features, 5)
+    assert np.array_equal(found, nearest_by_definition(words, features, 5)[1])
+
+
 def test_products_do_not_overflow():
     need_quick_products()
     features, tiles = np.full((3, 256), 127, np.int8), np.full((1, 4096, 256), -127, np.int8)
     tiles[0, 0] = 127
-    assert np.array_equal(largest_products(features, tiles), multiply_slowly(features, tiles))
+    ours, slow = np.zeros((2, 3, 256), np.float32)
+    steps = np.ones(1, np.float32)
+    add_largest_products(ours, features, tiles, steps, Room())
+    multiply_slowly(slow, features, tiles, steps, Room())
+    assert np.array_equal(ours, slow)
 
 
 def test_the_benchmark_finds_both_equal():

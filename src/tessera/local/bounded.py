@@ -1,30 +1,50 @@
 """The nearest words of features, exactly, with most of the work in 8-bit integers.
 
-For a feature q and a word c, both with the words' mean taken off, nearest means the largest q.c - |c|^2 / 2. Let q' and
-c' be rounded to eight bits, in a basis that spreads their numbers evenly. Then
+For a feature q and a word c, both with the words' mean taken off, nearest means the largest q.c - |c|^2 / 2. Let q1 and
+c1 be their parts in some leading directions, turned so that their numbers are spread evenly, and q', c' those rounded
+to eight bits. The distance is no smaller than its leading part, hence
 
-    q.c  <=  q'.c' + |q - q'| max|c| + |q'| max|c - c'|,
+    q.c - |c|^2 / 2  <=  q'.c' + |q1 - q'| |c1| + |q'| |c1 - c'| - |c1|^2 / 2 + (|q|^2 - |q1|^2) / 2,
 
 and q'.c' is a product of integers, which processors with VNNI compute five times as fast as floats. Words of about the
 same length form groups, and the best product of a group bounds all its words. The groups with the highest bounds are
 compared exactly; what they give rules out nearly all others, and the few that are left are compared exactly, too.
+
+A few directions are enough where a feature is much nearer to its words than to others; where they leave too many
+groups, more are used (LEVELS), and in the end all.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.local.codebook import Vectors, Words
 
-GROUP = 32  # words
 _TILE = 4096  # words whose products with ROWS features stay in the cache
 _ROWS = 256
 _PARTS = 64  # of the groups; the best of each may be looked at first
-_MOST_GROUPS = 64  # left over, a feature; with more the bound is of no use
 _AT_ONCE = 32  # pairs of feature and group compared at once
 _ROUNDING = 1e-5  # relative, far above that of the float32 operations here
 _MOST_NEAREST = 16
+
+Codes = npt.NDArray[np.int8]
+Floats = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Level:
+    """share: of the directions; group: words; most: groups left over, a feature: with more the next is quicker."""
+
+    share: float
+    group: int
+    most: int
+
+
+LEVELS = (Level(0.375, 32, 4), Level(0.5, 16, 24), Level(1.0, 16, 128))
 
 
 def is_quick() -> bool:
@@ -41,44 +61,91 @@ class BoundedSearch:
     """Words, K D, made ready for it."""
 
     def __init__(self, centroids: Vectors) -> None:
-        size, dim = centroids.shape
         self._mean = centroids.mean(axis=0, dtype=np.float64).astype(np.float32)
-        words = centroids - self._mean
-        self._basis = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))[0].astype(np.float32)
-        halves = 0.5 * np.square(words, dtype=np.float64).sum(axis=1)
-        order = np.argsort(halves, kind="stable")
-        tiles = np.full(-(-size // _TILE) * _TILE, -1)
-        tiles[:size] = order
-        tiles = tiles.reshape(-1, _TILE // GROUP, GROUP)
-        self._members = tiles.reshape(-1, GROUP)  # G GROUP; -1 where there is no word
-        there = self._members >= 0
-        self._halves = np.where(there, halves[self._members], np.inf).astype(np.float32)
-        self._least = self._halves.min(axis=1)  # G
-        self._vectors = np.where(there[:, :, None], words[self._members], np.float32(0))  # G GROUP D
-        turned = words @ self._basis
-        self._step = max(float(np.abs(turned).max()), 1e-30) / 127
-        codes = np.rint(turned / self._step).astype(np.int8)
-        self._length = float(np.sqrt(2 * halves.max()))
-        self._error = float(np.linalg.norm(turned - codes * np.float32(self._step), axis=1).max())
-        columns = tiles.transpose(0, 2, 1).reshape(len(tiles), _TILE)  # a group's words lie a stride apart
-        self._codes = np.where((columns >= 0)[:, :, None], codes[columns], np.int8(0))  # tiles TILE D
+        self._words = centroids - self._mean
+        self._directions = np.linalg.eigh(self._words.T.astype(np.float64) @ self._words)[1][:, ::-1]
+        self._made: dict[Level, _Bounds] = {}
+        self._outcomes: dict[tuple[Level, int], list[bool]] = {}
 
     def search(self, features: Vectors, nearest: int) -> Words | None:
         """The `nearest` words of each feature, N M, nearest first and of equals the first; None where bounds fail."""
         if nearest > _MOST_NEAREST:
             return None
         found = np.empty((len(features), nearest), np.int32)
+        room = Room()
         for start in range(0, len(features), _ROWS):
             rows = slice(start, start + _ROWS)
-            words = self._search_rows(np.asarray(features[rows], np.float32) - self._mean, nearest)
+            words = self._search_rows(np.asarray(features[rows], np.float32) - self._mean, nearest, room)
             if words is None:
                 return None
             found[rows] = words
         return found
 
-    def _search_rows(self, features: Vectors, nearest: int) -> Words | None:
+    def _search_rows(self, features: Vectors, nearest: int, room: Room) -> Words | None:
+        """By the first level that serves; one that failed for most blocks of features before is passed over."""
+        for level in LEVELS:
+            outcomes = self._outcomes.setdefault((level, nearest), [])
+            if level is not LEVELS[-1] and len(outcomes) == 4 and sum(outcomes) < 2:
+                continue
+            if level not in self._made:
+                count = -(-round(level.share * self._words.shape[1]) // 4) * 4  # integers are multiplied by fours
+                self._made[level] = _Bounds(self._words, self._directions[:, :count], level)
+            words = self._made[level].search(features, nearest, room)
+            outcomes[:] = [*outcomes, words is not None][-4:]
+            if words is not None:
+                return words
+        return None
+
+
+class Room:
+    """Arrays that one search uses again and again: fresh ones of this size cost as much time as what is put in."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, npt.NDArray[np.generic]] = {}
+
+    def get(self, name: str, shape: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+        size = shape[0] * shape[1]
+        array = self._arrays.get(name)
+        if array is None or array.size < size:
+            array = self._arrays[name] = np.empty(size, dtype)
+        return array[:size].reshape(shape)
+
+
+class _Bounds:
+    """Words in groups, rounded in the directions that are given, D P."""
+
+    def __init__(self, words: Vectors, directions: npt.NDArray[np.float64], level: Level) -> None:
+        size, dim, group = len(words), directions.shape[1], level.group
+        self._level = level
+        turn = np.linalg.qr(np.random.default_rng(0).standard_normal((dim, dim)))[0]
+        self._basis = (directions @ turn).astype(np.float32)
+        turned = np.vstack([words @ self._basis, np.zeros((1, dim), np.float32)])  # the last is no word
+        leading = 0.5 * np.square(turned, dtype=np.float64).sum(axis=1)
+        order = np.full(-(-size // _TILE) * _TILE, -1)
+        order[:size] = np.argsort(leading[:-1], kind="stable")
+        self._members = order.reshape(-1, group)  # G GROUP; -1 where there is no word
+        there = self._members >= 0
+        halves = 0.5 * np.square(words, dtype=np.float64).sum(axis=1)
+        self._length = float(np.sqrt(2 * halves.max()))
+        self._halves = np.where(there, halves[self._members], np.inf).astype(np.float32)
+        self._vectors = np.where(there[:, :, None], words[self._members], np.float32(0))  # G GROUP D
+        highest = np.abs(turned[order]).reshape(-1, _TILE * dim).max(axis=1)
+        self._steps = np.maximum(highest, 1e-30) / np.float32(127)  # a tile
+        steps = np.repeat(self._steps, _TILE // group)[:, None, None]
+        grouped = turned[self._members]  # G GROUP P
+        codes = np.rint(grouped / steps).astype(np.int8)
+        errors = np.linalg.norm(grouped - codes * steps, axis=2).max(axis=1)
+        longest = np.sqrt(2 * leading[self._members].max(axis=1))
+        least = np.where(there, leading[self._members], 1e30).min(axis=1)
+        self._parts = np.stack([longest, errors, -least, np.ones_like(least)]).astype(np.float32)  # 4 G
+        # A group's words lie a stride apart, so that the largest of each group is a maximum of whole rows.
+        apart = codes.reshape(-1, _TILE // group, group, dim).transpose(0, 2, 1, 3)
+        self._tiles = np.ascontiguousarray(apart).reshape(-1, _TILE, dim)
+
+    def search(self, features: Vectors, nearest: int, room: Room) -> Words | None:
+        """As `BoundedSearch.search`, for a block of features with the mean taken off."""
         count = len(features)
-        bounds = self._bound(features)  # N G
+        bounds, units = self._bound(features, room)  # N G, N 1
         first = _best_groups(bounds, nearest)  # N M
         owners = np.repeat(np.arange(count), nearest)
         scores = self._score(features, owners, first.ravel())
@@ -86,38 +153,36 @@ class BoundedSearch:
         # What a bound must reach to matter; the groups that were looked at need no second look.
         scale = np.linalg.norm(features, axis=1) + self._length
         bounds[np.arange(count)[:, None], first] = -np.inf
-        left = np.flatnonzero(bounds >= (reached - _ROUNDING * scale**2)[:, None])
-        if len(left) > _MOST_GROUPS * count:
+        left = np.flatnonzero(bounds >= (reached - _ROUNDING * scale**2)[:, None] / units)
+        if len(left) > self._level.most * count:
             return None
         others, groups = np.divmod(left, bounds.shape[1])
-        owners = np.repeat(np.concatenate([owners, others]), GROUP)
-        words = self._members[np.concatenate([first.ravel(), groups])].ravel()
         values = np.concatenate([scores, self._score(features, others, groups)]).ravel()
-        kept = values >= reached[owners]
-        owners, words, values = owners[kept], words[kept], values[kept]
+        owners = np.repeat(np.concatenate([owners, others]), self._level.group)
+        kept = np.flatnonzero(values >= reached[owners])
+        owners, values = owners[kept], values[kept]
+        words = self._members[np.concatenate([first.ravel(), groups])].ravel()[kept]
         order = np.lexsort((words, -values, owners))
         begins = np.searchsorted(owners[order], np.arange(count))
         return np.asarray(words[order[begins[:, None] + np.arange(nearest)]], np.int32)
 
-    def _bound(self, features: Vectors) -> npt.NDArray[np.float32]:
-        """For each feature and group a number that no word of the group exceeds, N G."""
+    def _bound(self, features: Vectors, room: Room) -> tuple[Floats, Floats]:
+        """For each feature and group a number that no word of it exceeds, N G, and the feature's unit of it, N 1."""
         turned = features @ self._basis
-        steps = np.maximum(np.abs(turned).max(axis=1, keepdims=True), 1e-30) / 127
-        codes = np.rint(turned / steps).astype(np.int8)
-        rounded = codes * steps
-        error = np.linalg.norm(turned - rounded, axis=1) * self._length
-        error += np.linalg.norm(rounded, axis=1) * self._error
-        bounds = largest_products(codes, self._codes).astype(np.float32)
-        bounds *= steps * np.float32(self._step)
-        bounds -= self._least
-        bounds += error[:, None]
-        return bounds
+        units = np.maximum(np.abs(turned).max(axis=1, keepdims=True), 1e-30) / np.float32(127)
+        codes = np.rint(turned / units).astype(np.int8)
+        rounded = codes * units
+        rest = 0.5 * (np.square(features).sum(axis=1) - np.square(turned).sum(axis=1))
+        error, length = (np.linalg.norm(part, axis=1) for part in (turned - rounded, rounded))
+        shares = np.stack([error, length, np.ones_like(error), np.maximum(rest, 0)], axis=1) / units
+        bounds: Floats = room.get("bounds", (len(features), len(self._members)), np.float32)  # type: ignore[assignment]
+        np.matmul(shares, self._parts, out=bounds)
+        add_largest_products(bounds, codes, self._tiles, self._steps, room)
+        return bounds, units
 
-    def _score(
-        self, features: Vectors, rows: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
-        """q.c - |c|^2 / 2 of each pair of a feature and a group, P GROUP."""
-        scores = np.empty((len(rows), GROUP), np.float32)
+    def _score(self, features: Vectors, rows: Places, groups: Places) -> Floats:
+        """q.c - |c|^2 / 2 of each pair of a feature and a group, exactly, P GROUP."""
+        scores = np.empty((len(rows), self._level.group), np.float32)
         for start in range(0, len(rows), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             np.matmul(self._vectors[groups[part]], features[rows[part], :, None], out=scores[part, :, None])
@@ -125,21 +190,24 @@ class BoundedSearch:
         return scores
 
 
-def largest_products(features: npt.NDArray[np.int8], tiles: npt.NDArray[np.int8]) -> npt.NDArray[np.int32]:
-    """The largest product of each feature with the words of each group, N G. features: N D; tiles: T TILE D."""
+def add_largest_products(bounds: Floats, features: Codes, tiles: Codes, steps: Floats, room: Room) -> None:
+    """Add to bounds, N G, the largest product of each feature with the words of each group, times the tile's step.
+
+    features: N P; tiles: T TILE P; steps: T. Tile by tile, so that everything stays in the cache.
+    """
     import torch
 
-    count, each = len(features), _TILE // GROUP
-    first = torch.from_numpy(features)
-    products = torch.empty((count, _TILE), dtype=torch.int32)
-    largest = torch.empty((count, len(tiles) * each), dtype=torch.int32)
+    count, each = len(features), bounds.shape[1] // len(tiles)
+    given, total = torch.from_numpy(features), torch.from_numpy(bounds)
+    products = torch.from_numpy(room.get("products", (count, _TILE), np.int32))
+    largest = torch.from_numpy(room.get("largest", (count, each), np.int32))
     for number, tile in enumerate(tiles):
-        torch._int_mm(first, torch.from_numpy(tile).t(), out=products)
-        torch.amax(products.view(count, GROUP, each), 1, out=largest[:, number * each : (number + 1) * each])
-    return np.asarray(largest.numpy())
+        torch._int_mm(given, torch.from_numpy(tile).t(), out=products)
+        torch.amax(products.view(count, -1, each), 1, out=largest)
+        total[:, number * each : (number + 1) * each].add_(largest, alpha=float(steps[number]))
 
 
-def _best_groups(bounds: npt.NDArray[np.float32], nearest: int) -> npt.NDArray[np.int64]:
+def _best_groups(bounds: Floats, nearest: int) -> Places:
     """Groups with high bounds, N M, each from another part of the groups: sorting them all would take too long."""
     if nearest == 1:
         return np.asarray(bounds.argmax(axis=1)[:, None], np.int64)

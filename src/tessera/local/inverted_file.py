@@ -21,7 +21,7 @@ from tessera.local.aggregation import Aggregate, Values, aggregate, padded_lengt
 from tessera.local.codebook import Codebook, Vectors
 from tessera.storage import atomic_path
 
-_BLOCK_ENTRIES = 1 << 18  # entries scored at once: they and their codes stay in the cache
+_BLOCK_ENTRIES = 1 << 15  # entries scored at once: they and their codes stay in the cache
 _MERGE_SEGMENTS = 8
 
 
@@ -204,26 +204,33 @@ class InvertedFile:
         begin = 0
         while begin < len(used):
             end = max(begin + 1, int(np.searchsorted(bounds, bounds[begin] + _BLOCK_ENTRIES, side="right")) - 1)
-            part = used[begin:end]
-            owners = np.repeat(part, lengths[part])  # the query's entry that each list entry meets
-            entries = np.arange(len(owners)) + np.repeat(
-                starts[part] - (bounds[begin:end] - bounds[begin]), lengths[part]
-            )
-            similarity = self._similarity(query.values[owners], segment.values[entries])
+            part, sizes = used[begin:end], lengths[used[begin:end]]
+            entries = np.arange(bounds[end] - bounds[begin])
+            entries += np.repeat(starts[part] - (bounds[begin:end] - bounds[begin]), sizes)
+            similarity = self._similarity(query.values[part], sizes, segment.values, entries)
             if idf is not None:
-                similarity *= idf[query.words[owners]]
+                similarity *= np.repeat(idf[query.words[part]], sizes)
             total += np.bincount(segment.slots[entries], similarity, minlength=len(total))
             begin = end
 
-    def _similarity(self, query: Values, stored: Values) -> npt.NDArray[np.float64]:
-        """The selective kernel of pairs of entries, E: below the threshold nothing, else the power alpha."""
-        config = self.config
-        if config.binary:
-            distance = np.bitwise_count(query ^ stored).sum(axis=1, dtype=np.int64)
-            table = 1.0 - 2.0 * np.arange(self.codebook.dim + 1) / padded_length(self.codebook.dim)
-            kernel: npt.NDArray[np.float64] = self._selective(table)[distance]
-            return kernel
-        return self._selective(np.einsum("ed,ed->e", query, stored, dtype=np.float32).astype(np.float64))
+    def _similarity(
+        self, query: Values, sizes: npt.NDArray[np.int64], stored: Values, entries: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """The selective kernel, E: below the threshold nothing, else the power alpha.
+
+        query: a row for each list; sizes: the entries of each list; entries: E, the rows of stored in all lists.
+        """
+        if not self.config.binary:
+            pairs = np.repeat(query, sizes, axis=0), stored[entries]
+            return self._selective(np.einsum("ed,ed->e", *pairs, dtype=np.float32).astype(np.float64))
+        dim = self.codebook.dim
+        distance: Values = np.zeros(len(entries), np.uint8 if dim < 256 else np.int64)
+        for column in range(stored.shape[1]):  # 64 bits at a time: whole rows take three times as long
+            bits = stored[:, column][entries]
+            bits ^= np.repeat(query[:, column], sizes)
+            distance += np.bitwise_count(bits)
+        table = self._selective(1.0 - 2.0 * np.arange(dim + 1) / padded_length(dim))
+        return np.asarray(table[distance], np.float64)
 
     def _selective(self, similarity: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         kept = np.sign(similarity) * np.abs(similarity) ** self.config.alpha
