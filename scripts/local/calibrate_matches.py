@@ -62,7 +62,7 @@ def main() -> None:
     benchmark = landmark_benchmark(given)
     extractor = Extractor(given.model, size=SIZE, scales=(1.0,))
     described = [extractor.describe(load_benchmark(path, size=SIZE)) for path in benchmark.gallery]
-    rows = np.array(described).reshape(len(described), -1)
+    rows = np.stack(described) if described else np.zeros((0, 1))
     rankings = np.argsort(-(rows @ rows[benchmark.own_ids].T).T, axis=1, kind="stable")
     local, ways = open_ways(given)
     store = BenchmarkFeatures(local, given.output / "cache", SIZE)

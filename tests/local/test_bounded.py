@@ -134,7 +134,8 @@ def test_few_directions_are_used_where_they_tell_words_apart_and_passed_over_whe
 @pytest.mark.usefixtures("products")
 def test_blocks_of_other_sizes_share_their_room(monkeypatch):
     words, features = draw("near words")
-    monkeypatch.setattr(bounded, "_ROWS", 16)  # 16, 16 and 8 features
+    monkeypatch.setattr(bounded, "_ROWS", 32)  # 32 and 8 features, multiplied 12 at a time
+    monkeypatch.setattr(bounded, "_MULTIPLIED", 12)
     found = BoundedSearch(words).search(features, 5)
     assert np.array_equal(found, nearest_by_definition(words, features, 5)[1])
 

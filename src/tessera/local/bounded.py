@@ -16,6 +16,7 @@ groups, more are used (LEVELS), and in the end all.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,9 @@ import numpy.typing as npt
 
 from tessera.local.codebook import Vectors, Words
 
-_TILE = 4096  # words whose products with ROWS features stay in the cache
-_ROWS = 256
+_TILE = 4096  # words whose products with so many features stay in the cache
+_MULTIPLIED = 256
+_ROWS = 1024  # features searched at once
 _PARTS = 64  # of the groups; the best of each may be looked at first
 _AT_ONCE = 32  # pairs of feature and group compared at once
 _ROUNDING = 1e-5  # relative, far above that of the float32 operations here
@@ -66,13 +68,14 @@ class BoundedSearch:
         self._directions = np.linalg.eigh(self._words.T.astype(np.float64) @ self._words)[1][:, ::-1]
         self._made: dict[Level, _Bounds] = {}
         self._outcomes: dict[tuple[Level, int], list[bool]] = {}
+        self._rooms = threading.local()
 
     def search(self, features: Vectors, nearest: int) -> Words | None:
         """The `nearest` words of each feature, N M, nearest first and of equals the first; None where bounds fail."""
         if nearest > _MOST_NEAREST:
             return None
         found = np.empty((len(features), nearest), np.int32)
-        room = Room()
+        room: Room = self._rooms.__dict__.setdefault("room", Room())
         for start in range(0, len(features), _ROWS):
             rows = slice(start, start + _ROWS)
             words = self._search_rows(np.asarray(features[rows], np.float32) - self._mean, nearest, room)
@@ -98,7 +101,7 @@ class BoundedSearch:
 
 
 class Room:
-    """Arrays that one search uses again and again: fresh ones of this size cost as much time as what is put in."""
+    """Arrays that a thread uses again and again: fresh ones of this size take nearly as long as filling them."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, npt.NDArray[np.generic]] = {}
@@ -183,11 +186,15 @@ class _Bounds:
     def _score(self, features: Vectors, rows: Places, groups: Places) -> Floats:
         """q.c - |c|^2 / 2 of each pair of a feature and a group, exactly, P GROUP."""
         scores = np.empty((len(rows), self._level.group), np.float32)
+        order = np.argsort(groups, kind="stable")  # a group that several features ask for stays in the cache
+        rows, groups = rows[order], groups[order]
         for start in range(0, len(rows), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             np.matmul(self._vectors[groups[part]], features[rows[part], :, None], out=scores[part, :, None])
         scores -= self._halves[groups]
-        return scores
+        found = np.empty_like(scores)
+        found[order] = scores
+        return found
 
 
 def add_largest_products(bounds: Floats, features: Codes, tiles: Codes, steps: Floats, room: Room) -> None:
@@ -197,14 +204,15 @@ def add_largest_products(bounds: Floats, features: Codes, tiles: Codes, steps: F
     """
     import torch
 
-    count, each = len(features), bounds.shape[1] // len(tiles)
-    given, total = torch.from_numpy(features), torch.from_numpy(bounds)
-    products = torch.from_numpy(room.get("products", (count, _TILE), np.int32))
-    largest = torch.from_numpy(room.get("largest", (count, each), np.int32))
-    for number, tile in enumerate(tiles):
-        torch._int_mm(given, torch.from_numpy(tile).t(), out=products)
-        torch.amax(products.view(count, -1, each), 1, out=largest)
-        total[:, number * each : (number + 1) * each].add_(largest, alpha=float(steps[number]))
+    each = bounds.shape[1] // len(tiles)
+    for start in range(0, len(features), _MULTIPLIED):
+        given, total = (torch.from_numpy(array[start : start + _MULTIPLIED]) for array in (features, bounds))
+        products = torch.from_numpy(room.get("products", (len(given), _TILE), np.int32))
+        largest = torch.from_numpy(room.get("largest", (len(given), each), np.int32))
+        for number, tile in enumerate(tiles):
+            torch._int_mm(given, torch.from_numpy(tile).t(), out=products)
+            torch.amax(products.view(len(given), -1, each), 1, out=largest)
+            total[:, number * each : (number + 1) * each].add_(largest, alpha=float(steps[number]))
 
 
 def _best_groups(bounds: Floats, nearest: int) -> Places:
