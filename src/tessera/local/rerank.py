@@ -26,10 +26,11 @@ DEFAULT_EXTRACTOR = "sift"
 SIZE = 1024  # longer side of the images that features are taken from; never enlarged
 
 # For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Cosines of sift
-# and xfeat were fitted on train landmarks, the inliers of sift and of networks on validation landmarks, those of xfeat on
-# painted scenes (docs/local.md, scripts/local/calibrate_matches.py); the others were not measured. A network's features have a range of their own, so
-# all are believed; they lie at the centres of cells and cannot agree to a few pixels, so half a cell is allowed; those
-# within a cell of the edge are left out, since padding makes them alike in every picture.
+# and xfeat were fitted on train landmarks, the inliers of sift and of networks on validation landmarks, those of xfeat
+# and lightglue on painted scenes (docs/local.md, scripts/local/calibrate_matches.py); the others were not measured. A
+# network's features have a range of their own, so all are believed; they lie at the centres of cells and cannot agree
+# to a few pixels, so half a cell is allowed; those within a cell of the edge are left out, since padding makes them
+# alike in every picture.
 BELIEVED = {"sift": (0.9, 8), "hesaff-rsift": (0.9, 8), "xfeat": (0.82, 24), "disk": (0.8, 12)}
 OF_NETWORKS = (-1.0, 12)
 _CELLS_APART = 0.5
@@ -100,7 +101,7 @@ def open_reranker(
     if name == "lightglue":
         from tessera.local.lightglue import LightGlueMatcher
 
-        matcher, wide = LightGlueMatcher(), VerificationConfig(threshold_px=8.0, min_inliers=10)
+        matcher, wide = LightGlueMatcher(), VerificationConfig(threshold_px=8.0, min_inliers=24)
 
         def compare(query: LocalFeatures, candidate: LocalFeatures) -> Verification:
             matches = matcher.match(query, candidate)
