@@ -88,10 +88,11 @@ def test_another_process_finds_the_extractor_again(gallery, pictures, small_bund
         assert again.search(pictures[1], 1, rerank="sp").notes == []
 
 
-def test_a_black_query_passes_to_the_global_score(gallery, tmp_path):
+@pytest.mark.parametrize("way", ["sp", "dsm"])
+def test_a_black_query_passes_to_the_global_score(gallery, tmp_path, way):
     black = tmp_path / "black.png"
     Image.fromarray(np.full((80, 90, 3), 1, np.uint8)).save(black)
-    result = gallery.search(black, 6, rerank="sp")
+    result = gallery.search(black, 6, rerank=way)
     assert len(result) == 6
     assert any("no local features were found in the query" in note for note in result.notes)
     assert [hit.id for hit in result] == [hit.id for hit in gallery.search(black, 6)]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tessera.config import fingerprint
 from tessera.data.images import Pixels
 from tessera.errors import MissingExtraError, ModelError
-from tessera.local.features import LocalFeatures
+from tessera.local.features import LocalFeatures, is_blank
 from tessera.local.verification import Pairs, Verification, keep_one_each
 from tessera.models.bundle import Bundle
 
@@ -110,11 +110,13 @@ class DsmExtractor:
         import torch
 
         card = self.bundle.card
+        height, width = image.shape[:2]
+        if is_blank(image):
+            return LocalFeatures.empty(self.dim, (width, height))
         if self._backbone is None:
             from tessera.models.export import load_network
 
             self._backbone = load_network(self.bundle).backbone
-        height, width = image.shape[:2]
         pixels = np.asarray(image, np.float32) / 255
         normalised = (pixels - np.asarray(card.preprocessing.mean, np.float32)) / np.asarray(
             card.preprocessing.std, np.float32
