@@ -57,6 +57,8 @@ def test_pictures_come_by_id_and_are_cached(client):
     assert thumbnail.content[:2] == b"\xff\xd8"
     again = client.get(f"/api/images/{image_id}/thumbnail", headers={"If-None-Match": thumbnail.headers["etag"]})
     assert again.status_code == 304
+    several = {"If-None-Match": f'"other", W/{thumbnail.headers["etag"]}'}
+    assert client.get(f"/api/images/{image_id}/thumbnail", headers=several).status_code == 304
     assert client.get(f"/api/images/{image_id}/file").content[:2] == b"\xff\xd8"
     assert client.get(f"/api/images/{image_id}").json() == page["images"][0]
 
@@ -88,6 +90,31 @@ def test_facets_stats_health_metrics_and_the_page(client):
     assert client.get("/health", headers={"X-Request-ID": "a b\tc"}).headers["x-request-id"] != "a b\tc"
 
 
+def test_head_is_answered_as_get_is(client):
+    for address in ("/", "/health", "/ready", "/api/stats", "/api/images/1/thumbnail"):
+        head, whole = client.head(address), client.get(address)
+        assert head.status_code == 200
+        assert head.content == b""
+        assert head.headers["content-type"] == whole.headers["content-type"]
+        assert head.headers["content-length"] == str(len(whole.content))
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200), ("localhost:8642", 200), ("[::1]:8642", 200), ("photos.localhost", 200), ("desk", 200),
+        ("evil.example", 421), ("evil.example:8642", 421), ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+    ],
+)  # fmt: skip
+def test_a_foreign_name_for_this_machine_is_not_answered_to(client, host, status, check_problem):
+    for address in ("/", "/api/stats", "/api/images/1/file"):
+        answer = client.get(address, headers={"Host": host})
+        assert answer.status_code == status
+        if status != 200:
+            assert "--key" in check_problem(answer, status)
+
+
 def test_writing_needs_its_own_key(client, picture, check_problem):
     check_problem(client.post("/api/images", files=picture()), 403)
     check_problem(client.delete("/api/images/1"), 403)
@@ -104,7 +131,9 @@ def test_keys_adding_removing_and_following_another_process(
         check_problem(client.get("/api/stats"), 401)
         check_problem(client.get("/api/stats", headers={"Authorization": "Bearer wrong"}), 401)
         check_problem(client.post("/api/session", json={"key": "wrong"}), 401)
-        assert client.get("/health").status_code == 200
+        assert (
+            client.get("/health", headers={"Host": "photos.example"}).status_code == 200
+        )  # with a key, any name will do
         reader, writer = ({"Authorization": f"Bearer {key}"} for key in ("reader", "writer"))
         check_problem(client.post("/api/images", files=picture(), headers=reader), 401)
         added = client.post("/api/images", files=picture(), data={"metadata": "place=new"}, headers=writer)
@@ -220,6 +249,9 @@ def test_the_same_content_twice_is_the_same_picture(running, tmp_path, token_bun
         with writer_lock(settings.gallery_path):
             assert client.post("/api/images", files={"file": ("one.jpg", content)}).status_code == 503
         assert list((settings.gallery_path / "uploads").iterdir()) == []  # nothing is left that nobody knows of
+        shutil.rmtree(settings.gallery_path)
+        assert client.post("/api/images", files={"file": ("one.jpg", content)}).status_code == 409
+        assert not settings.gallery_path.exists()  # what was written there would be lost
 
 
 def test_another_model_and_a_gallery_made_anew_are_followed(

@@ -76,8 +76,42 @@ def test_unknown_ids_and_addresses(client, check_problem):
     check_problem(client.get("/api/images/-1"), 422)
     assert "openapi.json" in check_problem(client.get("/api/nothing"), 404)
     check_problem(client.put("/api/stats"), 405)
+    check_problem(client.get("/api/stats/"), 404)  # and no redirection to whatever the Host header says
     assert client.get("/../../etc/passwd").status_code == 404
     assert client.get("/%2e%2e/%2e%2e/etc/passwd").status_code == 404
+
+
+def test_filters_without_end_are_refused(client, check_problem):
+    many = {"where": ["year>=1990"] * 1000}
+    for address in ("/api/images", "/api/images/1/search"):
+        assert "where" in check_problem(client.get(address, params=many), 422)
+        said = check_problem(client.get(address, params={"where": "a" * 50_000}), 422)
+        assert len(said) < 1000
+    assert client.get("/api/images", params={"where": ["year>=1990"] * 32}).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b'{"key":', b"[]", b"NaN", b'{"key": 1}', b'{"key": "' + b"a" * 2000 + b'"}'])
+def test_a_session_is_asked_for_in_json(client, check_problem, body):
+    answer = client.post("/api/session", content=body, headers={"content-type": "application/json"})
+    assert not check_problem(answer, 422)[0].isdigit()
+
+
+def test_the_headers_of_a_form_may_be_anything(client, check_problem, scenes_dir):
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.jpg"\r\n\r\n'
+    body = part + (scenes_dir / "scene03.jpg").read_bytes() + b"\r\n--b--\r\n"
+
+    def send(kind, content=body):
+        return client.post("/api/search", content=content, headers={"content-type": kind})
+
+    assert send("multipart/form-data; boundary=b").status_code == 200
+    field = b'Content-Disposition: form-data; name="k"\r\n\r\n5\r\n--b\r\n'
+    check_problem(send("multipart/form-data"), 400)
+    check_problem(send("multipart/form-data; boundary="), 400)
+    check_problem(send("multipart/form-data; boundary=" + "x" * 5000), 400)
+    check_problem(send("multipart/form-data; boundary=b", b"--b\r\n\r\nabc\r\n--b--\r\n"), 400)
+    check_problem(send("multipart/form-data; boundary=b", b"--b\r\n" + field * 2000), 400)
+    check_problem(send("application/json", b"{}"), 422)
+    check_problem(send("image/jpeg"), 422)
 
 
 def connect(address: str) -> socket.socket:
@@ -141,7 +175,69 @@ def test_a_client_that_stops_midway_is_told(running, served_gallery):
         assert hanging.recv(1000).split(b"\r\n")[0].endswith(b" 408 Request Timeout")
 
 
-def test_clients_beyond_the_limit_are_put_off(running, eventually, served_gallery, check_problem):
+@pytest.mark.parametrize(
+    "rest", [b"Content-Length: 1000\r\n\r\n--b\r\n", b"Transfer-Encoding: chunked\r\n\r\n9\r\n--b"]
+)
+def test_who_sends_half_a_body_and_still_listens_is_told(client, address, rest):
+    with connect(address) as half:
+        half.sendall(HEAD + rest)
+        half.shutdown(socket.SHUT_WR)
+        answer = half.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in answer
+    assert b"before its body was complete" in answer
+    assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",  # no host
+        b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        HEAD + b"Content-Length: -5\r\n\r\n",
+        HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello",
+        b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\r\n\r\n",  # TLS
+    ],
+)
+def test_what_is_no_http_is_a_problem_too(client, address, said):
+    with connect(address) as odd:
+        odd.sendall(said)
+        answer = odd.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"application/problem+json" in answer
+    assert client.get("/health").status_code == 200
+
+
+def test_silent_connections_make_room_for_those_who_speak(client, address, eventually, monkeypatch):
+    before = len(socket_pairs := [connect(address) for _ in range(3)])
+    monkeypatch.setattr(PatientProtocol, "max_connections", before)
+    socket_pairs += [connect(address) for _ in range(20)]
+    try:
+        assert client.get("/health").status_code == 200
+        assert socket_pairs[0].recv(100) == b""  # who was silent longest had to go
+    finally:
+        for one in socket_pairs:
+            one.close()
+
+
+def test_hanging_uploads_do_not_keep_others_from_searching(running, eventually, served_gallery, check_problem, picture):
+    settings = Settings(served_gallery, threads=1, timeout_s=280, body_timeout_s=600, max_in_flight=3)
+    with running(settings) as address, httpx.Client(base_url=address, timeout=120) as client:
+        hanging = [connect(address) for _ in range(3)]
+        for one in hanging:
+            one.sendall(HEAD + b"Content-Length: 1000\r\n\r\n--b\r\n")
+        eventually(lambda: "tessera_in_flight 3" in client.get("/metrics").text)
+        assert client.get("/api/images/1/search").status_code == 200
+        assert client.get("/api/images/1/thumbnail").status_code == 200
+        check_problem(client.post("/api/search", files=picture()), 429)
+        for one in hanging:
+            one.close()
+        eventually(lambda: client.post("/api/search", files=picture()).status_code == 200)
+
+
+def test_clients_beyond_the_limit_are_put_off(running, eventually, served_gallery, check_problem, picture):
     settings = Settings(served_gallery, threads=1, timeout_s=280, body_timeout_s=600, max_in_flight=1)
     with running(settings) as address, httpx.Client(base_url=address, timeout=120) as client:
         for _ in range(20):  # whoever has an answer may ask again at once
@@ -150,12 +246,12 @@ def test_clients_beyond_the_limit_are_put_off(running, eventually, served_galler
             hanging.sendall(HEAD + b"Content-Length: 1000\r\n\r\n--b\r\n")
             # Seen from outside the limit: a question under /api/ could take the place before it arrives.
             eventually(lambda: "tessera_in_flight 1" in client.get("/metrics").text)
-            busy = client.get("/api/stats")
+            busy = client.post("/api/search", files=picture())
             check_problem(busy, 429)
             assert busy.headers["retry-after"] == "1"
             assert client.get("/health").status_code == 200
         # It went away in the middle of its body: the place is free again.
-        eventually(lambda: client.get("/api/stats").status_code == 200)
+        eventually(lambda: client.post("/api/search", files=picture()).status_code == 200)
 
 
 def test_a_head_that_never_ends_is_not_waited_for(client, address, monkeypatch):
@@ -183,7 +279,7 @@ def test_a_place_is_given_back_before_the_last_piece_and_once():
     limited = LimitInFlight(answer, gauge, limit=1)
     for _ in range(2):
         with pytest.raises(RuntimeError):
-            asyncio.run(limited({"type": "http", "path": "/api/x"}, None, send))
+            asyncio.run(limited({"type": "http", "path": "/api/x", "method": "GET"}, None, send))
     assert seen == [1, 1, 0] * 2
     assert gauge.count == 0
 

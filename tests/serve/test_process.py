@@ -55,6 +55,8 @@ def test_a_request_is_finished_when_the_service_is_told_to_stop(process, eventua
     with socket.create_connection((host, int(port)), timeout=120) as stranger:
         stranger.sendall(b"nonsense\r\n\r\n")
         assert stranger.recv(100).startswith(b"HTTP/1.1 400")
+    form = {"content-type": "multipart/form-data; boundary=b"}
+    assert httpx.post(f"{address}/api/search", content=b"no form", headers=form, timeout=60).status_code == 400
     with socket.create_connection((host, int(port)), timeout=120) as client:
         client.sendall(f"{head}Content-Type: {request.headers['content-type']}\r\n\r\n".encode() + body[:-10])
         metrics = lambda: httpx.get(f"{address}/metrics", timeout=60).text  # noqa: E731

@@ -6,20 +6,21 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from fastapi import FastAPI, HTTPException
-from fastapi.responses import FileResponse
+from fastapi import FastAPI, HTTPException, Response
 
 from tessera import __version__
 from tessera.extract.runtime import default_threads
 from tessera.serve import openapi, problems
 from tessera.serve.lanes import Lanes
 from tessera.serve.metrics import Metrics
-from tessera.serve.middleware import InFlight, LimitBody, LimitInFlight, Observe
+from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts
 from tessera.serve.routes import api
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
 from tessera.serve.status import status_routes
 
+# Not by `mimetypes`: some machines know scripts as plain text, and no browser runs that.
+PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PAGE_FILES = {path.name: path for path in (Path(__file__).parent / "page").iterdir()}
 
 
@@ -44,6 +45,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # the framework would send clients to whatever name the Host header gave
     )
     app.state.settings = settings
     app.state.service = service
@@ -55,14 +57,18 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(status_routes)
     app.include_router(api)
 
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-    @app.api_route("/{name}", methods=["GET", "HEAD"], include_in_schema=False)
-    async def page(name: str = "index.html") -> FileResponse:
+    @app.get("/", include_in_schema=False)
+    @app.get("/{name}", include_in_schema=False)
+    async def page(name: str = "index.html") -> Response:
         if name not in PAGE_FILES:
             raise HTTPException(404)
-        return FileResponse(PAGE_FILES[name], headers={"Cache-Control": "no-cache"})
+        file = PAGE_FILES[name]
+        return Response(file.read_bytes(), media_type=PAGE_TYPES[file.suffix], headers={"Cache-Control": "no-cache"})
 
     app.add_middleware(LimitBody, max_bytes=settings.max_bytes, timeout_s=settings.body_timeout_s)
     app.add_middleware(LimitInFlight, gauge=in_flight, limit=settings.max_in_flight)
+    if settings.key is None:
+        app.add_middleware(RefuseHosts, own=settings.host)
     app.add_middleware(Observe, metrics=metrics)
+    app.add_middleware(AnswerHead)
     return app

@@ -29,11 +29,9 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Send Tessera's and the server's own messages to stderr."""
+    """Send messages to stderr: Tessera's, the server's own, and warnings of every library."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
+    logging.getLogger().handlers = [handler]
     logging.getLogger("tessera").setLevel(logging.INFO)
-    for name in ("tessera", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers = [handler]
-        logger.propagate = False
+    logging.captureWarnings(True)

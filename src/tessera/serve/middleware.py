@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import random
 import re
@@ -22,6 +23,7 @@ from tessera.serve.problems import problem_response
 log = logging.getLogger("tessera.serve.access")
 
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -32,6 +34,22 @@ SECURITY_HEADERS = {
         "object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
     ),
 }
+
+
+class AnswerHead:
+    """Answer HEAD as GET without the body: what looks whether the service lives asks that way."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self.app(scope, receive, send)
+
+        async def send_head(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        return await self.app({**scope, "method": "GET"}, receive, send_head)
 
 
 class Observe:
@@ -72,15 +90,49 @@ class Observe:
             log.info("answered" if status else "not answered", extra={"fields": fields})
 
 
-class InFlight:
-    """How many requests are being answered; shared with the metrics."""
+class RefuseHosts:
+    """Answer 421 to a foreign name in the Host header, where no key is asked.
 
-    count = 0
+    A page on the internet may let its own name point to this machine (DNS rebinding), and would then read the gallery
+    through its visitor's browser. It cannot do that with an address in numbers or a name without a dot.
+    """
+
+    def __init__(self, app: ASGIApp, own: str) -> None:
+        self.app = app
+        self.own = own.lower()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._is_own(Headers(scope=scope).get("host", "")):
+            detail = "Without a key, this service answers to this machine's own names only. Start it with --key."
+            return await problem_response(421, detail)(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+    def _is_own(self, host: str) -> bool:
+        name = re.sub(r":\d*$", "", host).strip("[].").lower()
+        if "." not in name or name == self.own or name.endswith(".localhost"):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+class InFlight:
+    """How many requests are being answered; shared with the metrics. Those with a body are counted by themselves."""
+
+    def __init__(self) -> None:
+        self.counts = {"with a body": 0, "without": 0}
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
 
 
 class LimitInFlight:
     """Answer 429 beyond so many requests at once, rather than let all of them become slow.
 
+    Those with a body have a count of their own: uploads that hang must not keep others from looking and searching.
     Health, readiness and the page's own files are let through: they cost nothing and must answer under load.
     """
 
@@ -93,21 +145,22 @@ class LimitInFlight:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(self.prefix):
             return await self.app(scope, receive, send)
-        if self.gauge.count >= self.limit:
+        counts, kind = self.gauge.counts, "without" if scope["method"] in _BODILESS else "with a body"
+        if counts[kind] >= self.limit:
             response = problem_response(
                 429,
                 f"The service is answering {self.limit} requests already. Try again in a second.",
                 {"Retry-After": "1"},
             )
             return await response(scope, receive, send)
-        self.gauge.count += 1
+        counts[kind] += 1
         holding = True
 
         def give_back() -> None:
             nonlocal holding
             if holding:
                 holding = False
-                self.gauge.count -= 1
+                counts[kind] -= 1
 
         async def send_counted(message: Message) -> None:
             # Before the last piece goes out: a client that has its whole answer may ask again at once.

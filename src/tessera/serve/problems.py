@@ -78,6 +78,8 @@ def problem_response(status: int, detail: str, headers: dict[str, str] | None = 
 def _what_is_wrong(fault: dict[str, Any]) -> str:
     """The framework's finding about one value, as a sentence: which value, and what it should be."""
     name = ".".join(str(part) for part in fault["loc"][1:]) or "the body"
+    if fault["type"] == "json_invalid":
+        return "The body is no JSON."
     if fault["type"] == "missing":
         return f"{name} is missing."
     if name == "file":

@@ -189,7 +189,9 @@ async def browse(
     request: Request,
     after: Annotated[int, Query(ge=0, le=MAX_ID, description="`next` of the page before.")] = 0,
     limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT, description="Pictures a page.")] = 60,
-    where: Annotated[list[str] | None, Query(description=schemas.WHERE)] = None,
+    where: Annotated[
+        list[schemas.Filter] | None, Query(description=schemas.WHERE, max_length=schemas.MAX_FILTERS)
+    ] = None,
 ) -> Any:
     """Pictures in the order in which they were added, a page at a time."""
     at = Serving.of(request)
@@ -236,7 +238,7 @@ async def image_file(request: Request, image_id: ImageId) -> Response:
 
 def _picture(request: Request, content: bytes, tag: str) -> Response:
     headers = {"ETag": f'"{tag}"', "Cache-Control": CACHE}
-    if request.headers.get("if-none-match") == headers["ETag"]:
+    if headers["ETag"] in request.headers.get("if-none-match", ""):  # one of several, or a weak one
         return Response(status_code=304, headers=headers)
     return Response(content, media_type="image/jpeg", headers=headers)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import UploadFile
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 WHERE = "A filter by metadata: `KEY=VALUE`, or with !=, >=, <=, > or <. May be repeated; all must hold."
+
+
+MAX_FILTERS = 32
+# A bound for each value too: messages repeat what was wrong.
+Filter = Annotated[str, StringConstraints(max_length=500)]
 
 
 def _like(**example: Any) -> ConfigDict:
@@ -20,13 +25,13 @@ _TOKEN = {"token": 0, "box": [0.1, 0.2, 0.6, 0.9], "weight": 0.31, "map": {"widt
 
 class Boxed(BaseModel):
     box: str | None = Field(
-        None, description="x0,y0,x1,y1 in pixels of the upright picture.", examples=["10,20,300,400"]
+        None, description="x0,y0,x1,y1 in pixels of the upright picture.", examples=["10,20,300,400"], max_length=200
     )
 
 
 class SearchOptions(Boxed):
     k: int = Field(10, ge=1, description="How many results; at most 200, unless the service was started otherwise.")
-    where: list[str] | None = Field(None, description=WHERE)
+    where: list[Filter] | None = Field(None, description=WHERE, max_length=MAX_FILTERS)
     expand: Literal["aqe", "diffusion"] | None = Field(
         None,
         description="Search again with the best hits: their average (aqe), or through their neighbours (diffusion).",

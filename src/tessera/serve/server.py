@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 import h11
@@ -11,9 +12,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tessera.errors import UsageError
 from tessera.serve.app import create_app
+from tessera.serve.problems import problem_response
 from tessera.serve.settings import Settings
 
 GRACE_S = 10  # a stopping service lets requests finish for so long
+
+
+def _connections_at_most() -> int:
+    """Half of the files that the process may open: the other half is for pictures and the catalogue."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 1000
+    return max(32, min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2))
 
 
 class PatientProtocol(H11Protocol):
@@ -23,15 +34,35 @@ class PatientProtocol(H11Protocol):
     """
 
     head_timeout_s = 10.0
+    max_connections = _connections_at_most()
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch_head()
+        if len(self.connections) > self.max_connections:
+            self._make_room()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch_head()
+
+    def eof_received(self) -> None:
+        """Nothing more will come. Who still listens is told that the body was not complete."""
+        if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.SEND_RESPONSE:
+            self.send_400_response("The request ended before its body was complete.")
+
+    def send_400_response(self, msg: str) -> None:
+        """To what is no HTTP at all: a problem, as every other error."""
+        answer = problem_response(400, msg, {"Connection": "close"})
+        with contextlib.suppress(h11.LocalProtocolError):  # an answer has begun: only the end can be told
+            for event in (
+                h11.Response(status_code=400, headers=answer.raw_headers, reason=b"Bad Request"),
+                h11.Data(data=bytes(answer.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
@@ -42,6 +73,15 @@ class PatientProtocol(H11Protocol):
             self._stop_watching()
         elif self._watch is None:
             self._watch = self.loop.call_later(self.head_timeout_s, self.transport.close)
+
+    def _make_room(self) -> None:
+        """Close the connection that has waited longest for its request's head: itself, if nobody else waits."""
+        waiting = [
+            (other._watch.when(), id(other), other.transport)
+            for other in self.connections
+            if isinstance(other, PatientProtocol) and other._watch and not other.transport.is_closing()
+        ]
+        min(waiting)[2].close()
 
     def _stop_watching(self) -> None:
         if self._watch is not None:

@@ -43,6 +43,7 @@ class GalleryService:
         self.limits = Limits(max_pixels=settings.max_pixels, max_bytes=settings.max_bytes)
         self._gallery: Gallery | None = None
         self._retired: Gallery | None = None  # one that was replaced: searches may still be using it
+        self._opened: tuple[int, int] | None = None  # the catalogue that it was opened from
         self._failure: str | None = None  # why the gallery could not be opened or followed when last tried
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
@@ -79,14 +80,15 @@ class GalleryService:
 
     def _follow(self) -> None:
         """Open the gallery, then look whether another process changed it; searches go on meanwhile."""
-        opened: tuple[int, int] | None = None
         while not self._stopping.is_set():
             try:
                 found = self._catalogue()
-                if self._gallery is None or (found and found != opened):  # deleted and made anew at the same place
+                if self._gallery is None or (
+                    found and found != self._opened
+                ):  # deleted and made anew at the same place
                     fresh = self._open()
+                    self._opened = self._catalogue()
                     self._retired, self._gallery = self._gallery, fresh
-                    opened = self._catalogue()
                 self._gallery.refresh()
                 self._failure = None
             except TesseraError as error:
@@ -105,6 +107,11 @@ class GalleryService:
             status = (self.settings.gallery_path / CATALOG_NAME).stat()
             return status.st_dev, status.st_ino
         return None
+
+    def _require_catalogue(self) -> None:
+        """Searches may go on in a gallery that somebody deleted; what is written into it would be lost."""
+        if self._catalogue() != self._opened:
+            raise GalleryError(f"{self.settings.gallery_path} was deleted, or made anew, while it was served.")
 
     def _open(self) -> Gallery:
         from tessera.gallery.gallery import Gallery
@@ -261,6 +268,7 @@ class GalleryService:
     def add(self, name: str, content: bytes, metadata: dict[str, str]) -> dict[str, Any]:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
         read_photo(content, size=64, limits=self.limits)  # refuse what is no picture before anything is written
+        self._require_catalogue()
         folder = self.settings.gallery_path / "uploads" / hashlib.sha256(content).hexdigest()[:16]
         target = next(folder.glob("[!.]*"), folder / _safe_name(name))
         try:
@@ -276,6 +284,7 @@ class GalleryService:
 
     def remove(self, image_id: int) -> None:
         path = Path(self.record(image_id).path)
+        self._require_catalogue()
         self.gallery.remove(image_id)
         if path.is_relative_to(self.settings.gallery_path / "uploads"):
             _discard(path)
