@@ -11,9 +11,11 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
+from tessera.errors import IndexingError
 from tessera.gallery.gallery import Gallery
 from tessera.gallery.lock import writer_lock
 from tessera.serve import schemas
+from tessera.serve import service as service_module
 from tessera.serve.app import create_app
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
@@ -243,6 +245,13 @@ def test_the_same_content_twice_is_the_same_picture(running, tmp_path, token_bun
             client.post("/api/images", files={"file": (name, content)}).json() for name in ("one.jpg", "two.jpg")
         )
         assert second == first
+        assert first["name"] == "one.jpg"
+        long = client.post(
+            "/api/images", files={"file": (f"../../{'塔' * 300}.jpg", picture("scene04.jpg")["file"][1])}
+        )
+        assert long.status_code == 201
+        assert long.json()["name"].endswith("塔.jpg")
+        assert client.delete(f"/api/images/{long.json()['id']}").status_code == 204
         assert client.get("/api/stats").json()["images"] == 1
         assert client.delete(f"/api/images/{first['id']}").status_code == 204
         assert list((settings.gallery_path / "uploads").iterdir()) == []
@@ -331,3 +340,26 @@ def test_reranking_stops_in_the_middle(served_gallery, scenes_dir, monkeypatch):
         found = gallery.search(scenes_dir / "scene03.jpg", 12, rerank="sp", patience_s=3.5)
     assert "compare 6 of the 12 best hits" in " ".join(found.notes)
     assert sum(hit.inliers is None for hit in found) == 6
+
+
+def test_a_gallery_described_anew_meanwhile_is_asked_again(
+    running, served_gallery, monkeypatch, picture, check_problem
+):
+    """For a moment the query is of one network and the index of the other."""
+    ask, failures = Gallery.search, [IndexingError("The queries have shape (1, 16); /g holds 24.")] * 2
+
+    def search(gallery, *args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return ask(gallery, *args, **kwargs)
+
+    monkeypatch.setattr(Gallery, "search", search)
+    settings = Settings(served_gallery, threads=1, timeout_s=280)
+    with running(settings) as address, httpx.Client(base_url=address, timeout=280) as client:
+        assert client.post("/api/search", files=picture()).json()["results"][0]["name"] == "scene03.jpg"
+        assert failures == []
+        failures += [IndexingError("The index file /g is damaged.")] * 1000
+        monkeypatch.setattr(service_module, "FOLLOW_S", 0.2)
+        late = client.get("/api/images/1/search")
+        check_problem(late, 503)
+        assert late.headers["retry-after"]

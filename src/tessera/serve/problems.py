@@ -20,6 +20,7 @@ from tessera.errors import (
     GalleryMismatchError,
     ImageError,
     ImageLimitError,
+    IndexingError,
     MissingExtraError,
     StorageError,
     TesseraError,
@@ -43,6 +44,7 @@ _PRIVATE: list[tuple[type[TesseraError], int, str]] = [
     (GalleryMismatchError, 503, "The gallery was made with another model. The service's log says what to do."),
     (GalleryDamagedError, 503, "The gallery cannot be read. The service's log says why."),
     (GalleryError, 409, "The gallery was changed by somebody else meanwhile. Try again."),
+    (IndexingError, 503, "The gallery was described anew, and its index is being made. Try again in a moment."),
     (StorageError, 507, "The service's disk is full or cannot be written. Nothing that was stored is lost."),
     (TesseraError, 500, "The service could not answer this. Its log says why."),
 ]

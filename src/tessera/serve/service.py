@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tessera.data.images import Box, Limits, Photo, Pixels, read_photo
-from tessera.errors import GalleryError, ImageError, TesseraError, UsageError
+from tessera.errors import GalleryError, ImageError, IndexingError, TesseraError, UsageError
+from tessera.serve import uploads
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
 from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
@@ -24,12 +24,13 @@ from tessera.storage import write_atomically
 
 if TYPE_CHECKING:
     from tessera.gallery.gallery import Gallery
-    from tessera.gallery.results import Hit
+    from tessera.gallery.results import Hit, SearchResult
     from tessera.gallery.snapshot import Record
 
 log = logging.getLogger("tessera.serve")
 
 POLL_S = 1.0
+FOLLOW_S = 10.0
 FACET_VALUES = 200
 EMPTY_NOTE = "This gallery is empty. Index pictures into it with `tessera index`."
 Query = bytes | int  # an uploaded picture, or the id of one in the gallery
@@ -136,28 +137,41 @@ class GalleryService:
         rerank_until: float = math.inf,
     ) -> dict[str, Any]:
         """rerank_until: when (`time.monotonic`) to be content with what local features have been compared."""
-        started = time.perf_counter()
+        options = {"where": where or None, "expand": expand, "rerank": rerank}
         try:
-            source = self._searched(query, box)
-            decoded = time.perf_counter()
-            result = self.gallery.search(
-                source,
-                k,
-                where=where or None,
-                expand=expand,
-                rerank=rerank,
-                patience_s=max(0.0, rerank_until - time.monotonic()),
-            )
+            result, decoding_s = self._search(query, box, k, rerank_until, **options)
         except (GalleryError, ProblemError):
             if len(self.gallery):
                 if isinstance(query, int):
                     self.record(query)  # whether it is there is asked only now: each look costs a search a tenth
                 raise
             return {"results": [], "timing_ms": dict.fromkeys(("embed", "search", "total"), 0.0), "note": EMPTY_NOTE}
-        decoding_ms = round(1e3 * (decoded - started), 3)
+        decoding_ms = round(1e3 * decoding_s, 3)
         timing = result.timing_ms
         timing = {**timing, "embed": timing["embed"] + decoding_ms, "total": timing["total"] + decoding_ms}
         return self._answer(result, timing, " ".join(result.notes))
+
+    def _search(
+        self, query: Query, box: Box | None, k: int, rerank_until: float, **options: Any
+    ) -> tuple[SearchResult, float]:
+        """The gallery's answer, and the seconds that reading the picture took.
+
+        Where another process described the gallery anew with another model meanwhile, the search is made again until
+        the index has followed: for a moment, the query and the index are of different networks.
+        """
+        until = time.monotonic() + FOLLOW_S
+        while True:
+            started = time.perf_counter()
+            described_by = self.gallery.describer if box or not isinstance(query, int) else None
+            try:
+                source = self._searched(query, box)
+                decoding_s = time.perf_counter() - started
+                patience_s = max(0.0, rerank_until - time.monotonic())
+                return self.gallery.search(source, k, patience_s=patience_s, **options), decoding_s
+            except (IndexingError, UsageError) as error:
+                followed = isinstance(error, UsageError) and described_by in (None, self.gallery.describer)
+                if followed or time.monotonic() > until or self._stopping.wait(0.1):
+                    raise
 
     def search_ids(self, ids: list[int], *, k: int, where: tuple[str, ...]) -> list[dict[str, Any] | Exception]:
         """Searches by several pictures of the gallery, made as one; for each its answer, or why there is none."""
@@ -269,15 +283,14 @@ class GalleryService:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
         read_photo(content, size=64, limits=self.limits)  # refuse what is no picture before anything is written
         self._require_catalogue()
-        folder = self.settings.gallery_path / "uploads" / hashlib.sha256(content).hexdigest()[:16]
-        target = next(folder.glob("[!.]*"), folder / _safe_name(name))
+        target = uploads.place_for(content, name, self.settings.gallery_path)
         try:
             write_atomically(target, content)
             self.gallery.index(target, metadata=metadata or None)
         finally:
             record = self.gallery.find(target)
             if record is None:  # another process is writing, say: who adds it again will send it again
-                _discard(target)
+                uploads.discard(target)
         if record is None or record.state != "ok":
             raise UsageError("The picture could not be indexed.")
         return self._image(record)
@@ -286,18 +299,5 @@ class GalleryService:
         path = Path(self.record(image_id).path)
         self._require_catalogue()
         self.gallery.remove(image_id)
-        if path.is_relative_to(self.settings.gallery_path / "uploads"):
-            _discard(path)
-
-
-def _discard(path: Path) -> None:
-    """Take an added file away, and the folder that was made for it."""
-    path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        path.parent.rmdir()
-
-
-def _safe_name(name: str) -> str:
-    """The last part of an uploaded file's name, with nothing in it that a path could be made of."""
-    kept = "".join(letter for letter in PurePath(name.replace("\\", "/")).name if letter.isalnum() or letter in "._- ")
-    return kept.strip(". ")[-100:] or "picture"
+        if path.is_relative_to(self.settings.gallery_path / uploads.FOLDER):
+            uploads.discard(path)
