@@ -11,7 +11,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from tessera.errors import IndexingError
+from tessera.errors import IndexingError, ModelError
 from tessera.gallery.gallery import Gallery
 from tessera.gallery.lock import writer_lock
 from tessera.serve import schemas
@@ -205,6 +205,13 @@ def test_the_schema_is_worth_reading(tmp_path):
     assert set(schema["components"]["securitySchemes"]) == {"key", "cookie", "writer_key"}
 
 
+def test_a_route_without_a_group_is_in_the_schema_too(tmp_path):
+    """As the planted fault of scripts/fuzz_api.py, which must be seen to be found."""
+    app = create_app(Settings(tmp_path / "g"))
+    app.get("/api/planted")(lambda: None)
+    assert app.openapi()["paths"]["/api/planted"]["get"]["security"]
+
+
 def test_the_examples_of_the_schema_are_what_it_describes():
     shown = 0
     for model in vars(schemas).values():
@@ -363,3 +370,27 @@ def test_a_gallery_described_anew_meanwhile_is_asked_again(
         late = client.get("/api/images/1/search")
         check_problem(late, 503)
         assert late.headers["retry-after"]
+
+
+def test_the_service_is_ready_when_its_index_is_loaded_and_says_what_it_does(served_gallery, eventually, monkeypatch):
+    said, opened = [], []
+    refresh, close = Gallery.refresh, Gallery.close
+
+    def refresh_slowly(gallery):
+        said.append((service.is_ready, service.loading_note))
+        if len(said) == 1:
+            raise ModelError("The first try fails.")
+        refresh(gallery)
+
+    monkeypatch.setattr(Gallery, "refresh", refresh_slowly)
+    monkeypatch.setattr(Gallery, "close", lambda gallery: opened.append(gallery) or close(gallery))
+    monkeypatch.setattr(service_module, "POLL_S", 0.05)
+    service = GalleryService(Settings(served_gallery, threads=1))
+    service.start()
+    try:
+        eventually(lambda: service.is_ready)
+        assert said[0] == (False, "The index of 12 pictures is being loaded; it is made first where there is none.")
+        assert said[1] == (False, "The gallery cannot be opened. The service's log says why.")
+        assert len(opened) == 1  # what could not be opened whole is not left open
+    finally:
+        service.stop()

@@ -90,7 +90,7 @@ def _finish(schema: dict[str, Any]) -> None:
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             if path not in OPEN:
-                operation["security"] = _WRITE if "write" in operation["tags"] else _READ
+                operation["security"] = _WRITE if "write" in operation.get("tags", ()) else _READ
             for status, response in operation["responses"].items():
                 if status >= "400":
                     response["content"] = {MEDIA_TYPE: next(iter(response["content"].values()))}

@@ -45,6 +45,7 @@ class GalleryService:
         self._gallery: Gallery | None = None
         self._retired: Gallery | None = None  # one that was replaced: searches may still be using it
         self._opened: tuple[int, int] | None = None  # the catalogue that it was opened from
+        self._opening = "The gallery is being opened."
         self._failure: str | None = None  # why the gallery could not be opened or followed when last tried
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
@@ -71,7 +72,7 @@ class GalleryService:
     def loading_note(self) -> str:
         if self._failure is not None:
             return "The gallery cannot be opened. The service's log says why."
-        return "The gallery is being opened. Large ones take a few seconds."
+        return self._opening
 
     @property
     def gallery(self) -> Gallery:
@@ -84,13 +85,13 @@ class GalleryService:
         while not self._stopping.is_set():
             try:
                 found = self._catalogue()
-                if self._gallery is None or (
-                    found and found != self._opened
-                ):  # deleted and made anew at the same place
+                made_anew = found is not None and found != self._opened  # deleted and made again at the same place
+                if self._gallery is None or made_anew:
                     fresh = self._open()
                     self._opened = self._catalogue()
                     self._retired, self._gallery = self._gallery, fresh
-                self._gallery.refresh()
+                else:
+                    self._gallery.refresh()
                 self._failure = None
             except TesseraError as error:
                 if self._failure != str(error):  # once, not every second
@@ -120,7 +121,15 @@ class GalleryService:
         gallery = Gallery(
             self.settings.gallery_path, device=self.settings.device, threads=self.settings.threads, reload="background"
         )
-        gallery.describer.extractor.describe(np.zeros((64, 64, 3), np.uint8))  # a network's first run is its slowest
+        try:
+            count = len(gallery)
+            self._opening = f"The gallery has {count:,} pictures; the network that describes them is being opened."
+            gallery.describer.extractor.describe(np.zeros((64, 64, 3), np.uint8))  # its first run is its slowest
+            self._opening = f"The index of {count:,} pictures is being loaded; it is made first where there is none."
+            gallery.refresh()
+        except BaseException:
+            gallery.close()  # this is tried again every second
+            raise
         return gallery
 
     # -- searching ---------------------------------------------------------------------------------------------------

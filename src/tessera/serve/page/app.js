@@ -12,9 +12,11 @@ const uploads = new Map(); // number -> File: uploads live as long as the page, 
 const PAGE = 60;
 const SETTLE_MS = 160;
 const POLL_MS = 2500;
-const DRAW_HINT = matchMedia("(pointer: coarse)").matches
-  ? "Tap one thing, or draw a box"
-  : "Draw a box around one thing";
+const byTouch = matchMedia("(pointer: coarse)").matches;
+const DRAW_HINT = byTouch ? "Tap one thing, or draw a box" : "Draw a box around one thing";
+const WELCOME = byTouch
+  ? "Choose a picture, or tap one below, to find the same place or object."
+  : "Drop, paste or choose a picture, or click one below, to find the same place or object.";
 
 let state = { query: null, box: null, k: 20, where: [], expand: "", rerank: "", why: null };
 let hits = [];
@@ -268,11 +270,11 @@ function welcome(total) {
   if (total > 0 && state.where.length) {
     summary.textContent = `${plural(total, "picture")} with ${state.where.join(" and ")}`;
   } else if (total > 0) {
-    summary.textContent = "Drop, paste or choose a picture, or click one below, to find the same place or object.";
+    summary.textContent = WELCOME;
   } else if (state.where.length) {
-    box.innerHTML = "<h1>No picture passes these filters</h1><p>Remove one above.</p>";
+    box.innerHTML = "<h2>No picture passes these filters</h2><p>Remove one above.</p>";
   } else {
-    box.innerHTML = "<h1>This gallery is empty</h1><p>Index a folder of pictures, and they appear here without a restart:</p><pre></pre>";
+    box.innerHTML = "<h2>This gallery is empty</h2><p>Index a folder of pictures, and they appear here without a restart:</p><pre></pre>";
     box.querySelector("pre").textContent = `tessera index path/to/photos -g ${document.body.dataset.gallery || "GALLERY"}`;
     setTimeout(() => !state.query && !state.where.length && !hits.length && begin(), POLL_MS);
   }
@@ -376,17 +378,22 @@ async function begin() {
   }
 }
 
-/** A large gallery takes its time to load: say so, and go on by itself. */
+/** A large gallery takes its time to load: say what is done and for how long, and go on by itself. */
 async function waitUntilReady() {
+  const box = element("welcome");
+  const since = Date.now();
   for (;;) {
     try {
       return await api.ready();
     } catch (error) {
       if (error.status !== 503) throw error;
-      const box = element("welcome");
+      if (!box.querySelector("progress")) {
+        box.innerHTML = '<h2>The gallery is loading</h2><progress aria-label="Loading"></progress><p role="status"></p><p class="elapsed"></p>';
+      }
       box.hidden = false;
-      box.innerHTML = "<h1>The gallery is loading</h1><progress></progress><p></p>";
-      box.querySelector("p").textContent = error.message;
+      const [stage, elapsed] = box.querySelectorAll("p");
+      if (stage.textContent !== error.message) stage.textContent = error.message; // or it would be read aloud each time
+      elapsed.textContent = `${Math.round((Date.now() - since) / 1000)} s`;
       await new Promise((resume) => setTimeout(resume, 500));
     }
   }

@@ -51,10 +51,10 @@ export class Grid {
     button.title = plainText(hit).join("\n");
     button.addEventListener("click", () => this.open(hit, button));
     if (hit.score === undefined) {
-      button.setAttribute("aria-label", `Search with ${hit.name}`);
+      button.setAttribute("aria-label", `Search with ${plainText(hit).join(", ")}`);
       return button;
     }
-    button.setAttribute("aria-label", `Result ${hit.rank + 1} of ${count}: ${hit.name}, score ${hit.score.toFixed(2)}. See why.`);
+    button.setAttribute("aria-label", `Result ${hit.rank + 1} of ${count}: ${hit.name}, score ${hit.score.toFixed(2)}. ${[...plainText(hit).slice(1), "See why."].join(". ")}`);
     const score = document.createElement("span");
     score.className = "score";
     score.textContent = hit.score.toFixed(2) + (hit.inliers ? ` · ${hit.inliers} matches` : "") + (isQuery ? " · the query" : "");

@@ -51,7 +51,9 @@ export class WhyDialog {
     element("why-title").textContent = `Result ${hit.rank + 1} of ${count}`;
     element("why-previous").disabled = hit.rank === 0;
     element("why-next").disabled = hit.rank === count - 1;
-    element("why-name").textContent = describe(hit);
+    const link = Object.assign(document.createElement("a"), { href: imageUrl(hit.id), target: "_blank", textContent: hit.name });
+    link.title = "Open the picture by itself";
+    element("why-name").replaceChildren(link, describe(hit).slice(hit.name.length));
     element("why-tokens").replaceChildren();
     element("why-matrix").replaceChildren();
     element("why-sum").hidden = element("why-bar").hidden = true;
@@ -204,6 +206,7 @@ function addLayer(holder, token, index, crop) {
   holder.append(canvas);
   const region = addFrame(holder, "region", within(token.box));
   region.dataset.token = index;
+  region.setAttribute("aria-hidden", "true"); // the tokens' buttons say it
   region.style.setProperty("--colour", colour(index));
   const badge = document.createElement("b");
   badge.textContent = index + 1;
