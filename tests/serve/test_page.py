@@ -247,6 +247,18 @@ def test_a_link_reproduces_a_box_and_the_options(page, address):
     playwright.expect(page.locator("#chips")).to_contain_text("place=north")
 
 
+def test_nonsense_in_a_link_is_left_out(page, address):
+    page.goto(f"{address}/?image=4&box=5,5,9,9&expand=magic&rerank=&k=many")
+    assert len(scores(page)) == 12
+    playwright.expect(page.locator("#box")).to_be_hidden()
+    playwright.expect(page.locator("#expand")).to_have_value("")
+    page.goto(f"{address}/?image=4&box=0.5,-1,7,0.5")  # cut to the picture
+    assert len(scores(page)) == 12
+    stage, box = (page.locator(part).bounding_box() for part in ("#stage", "#box"))
+    assert box["x"] + box["width"] == pytest.approx(stage["x"] + stage["width"], abs=2)
+    assert box["width"] == pytest.approx(stage["width"] / 2, abs=2)
+
+
 def test_a_box_on_a_large_gallery_picture_is_in_its_own_pixels(browser, running, tmp_path, token_bundle, scenes_dir):
     """The page shows a smaller copy; the service counts in the picture's pixels."""
     from PIL import Image
@@ -310,6 +322,7 @@ def test_a_gallery_that_is_loading_is_waited_for(browser, address):
     page.goto(address)
     playwright.expect(page.locator("#welcome progress")).to_be_visible()
     playwright.expect(page.locator("#welcome")).to_contain_text("being opened")
+    playwright.expect(page.locator("#welcome .elapsed")).to_have_text(re.compile(r"^[1-9]\d* s$"))  # it goes on
     page.unroute("**/ready")
     page.wait_for_selector(".tile")
     page.context.close()
@@ -328,11 +341,45 @@ def test_two_hundred_hits_are_one_grid(page):
     playwright.expect(page.locator("#choose")).to_be_in_viewport()  # the bar stays
 
 
+def test_a_screen_reader_finds_names_for_everything(page):
+    assert 'heading "Search a gallery by picture" [level=1]' in page.locator("main").aria_snapshot()
+    first = page.locator(".tile").first.get_attribute("aria-label")
+    assert re.fullmatch(r"Search with scene\d\d\.jpg, place: \w+, year: \d+", first)
+    page.locator(".tile").first.click()
+    scores(page)
+    label = page.locator(".tile").first.get_attribute("aria-label")
+    assert re.fullmatch(r"Result 1 of 12: \S+, score 1\.00\. place: \w+\. year: \d+\. See why\.", label)
+    page.locator("#add-box").click()
+    settled(page)
+    page.locator(".tile").nth(1).click()
+    page.wait_for_selector("#why-tokens button")
+    reasons = page.locator("#why").aria_snapshot()
+    assert re.search(r'button "Token \d [+−][\d.]+ ', reasons)
+    assert "1 2 3 4" not in reasons  # the numbers of the frames
+    nameless = """() => [...document.querySelectorAll("button, input, select, img, a, dialog, [role=application]")]
+        .filter((one) => !one.hidden && one.type !== "file" && !(one.getAttribute("aria-label") || one.textContent.trim()
+            || one.hasAttribute("alt") || one.labels?.length || one.getAttribute("aria-labelledby"))
+    ).map((one) => one.outerHTML)"""
+    assert page.evaluate(nameless) == []
+
+
+def test_nothing_comes_from_elsewhere(browser, address):
+    page = open_page(browser)
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{address}/?image=3&why=3")
+    page.wait_for_selector("#why-tokens button")
+    assert len(asked) > 10
+    assert all(url.startswith((address, "blob:", "data:")) for url in asked)
+    page.context.close()
+
+
 def test_a_phones_width(browser, address):
     page = open_page(browser, viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True)
-    page.goto(address)
+    page.goto(f"{address}/?where=year%3E%3D2000&where=place%21%3Dnowhere-at-all-that-is-long&where=year%3C2100")
     page.wait_for_selector(".tile")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator(".bar").bounding_box()["height"] < 150  # filters in use take one line
     with page.expect_response(lambda answer: "/search" in answer.url):
         page.locator(".tile").first.tap()
     page.wait_for_selector(".tile .score")
@@ -352,7 +399,7 @@ def test_a_phones_width(browser, address):
     page.context.close()
 
 
-def test_an_empty_gallery_tells_what_to_do(browser, running, tmp_path, token_bundle):
+def test_an_empty_gallery_tells_what_to_do(browser, running, tmp_path, token_bundle, scenes_dir):
     from tessera.gallery.gallery import Gallery
     from tessera.serve.settings import Settings
 
@@ -363,6 +410,8 @@ def test_an_empty_gallery_tells_what_to_do(browser, running, tmp_path, token_bun
         page.goto(address)
         playwright.expect(page.locator("#welcome")).to_contain_text("This gallery is empty")
         playwright.expect(page.locator("#welcome pre")).to_contain_text("tessera index")
+        upload(page, scenes_dir / "scene03.jpg")
+        playwright.expect(page.locator("#summary code")).to_have_text("tessera index")
         page.context.close()
 
 

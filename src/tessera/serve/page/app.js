@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { BoxEditor } from "./box.js";
 import { Filters } from "./filters.js";
 import { Grid } from "./grid.js";
-import { tell } from "./notice.js";
+import { sentence, tell } from "./notice.js";
 import { WhyDialog } from "./why.js";
 
 const element = (id) => document.getElementById(id);
@@ -75,20 +75,26 @@ function rememberBox() {
 
 function readAddress() {
   const query = new URLSearchParams(location.search);
-  const box = query.get("box")?.split(",").map(Number);
+  const chosen = (id) => [...element(id).options].map(({ value }) => value).find((value) => value === query.get(id)) ?? "";
   state = {
     query: null,
-    box: box?.length === 4 && box.every(Number.isFinite) ? box : null,
+    box: boxFrom(query.get("box")),
     k: Number(query.get("k")) || 20,
     where: query.getAll("where"),
-    expand: query.get("expand") ?? "",
-    rerank: query.get("rerank") ?? "",
+    expand: chosen("expand"),
+    rerank: chosen("rerank"),
     why: query.has("why") ? Number(query.get("why")) : null,
   };
   const upload = Number(query.get("upload"));
   if (query.has("image")) state.query = { id: Number(query.get("image")) };
   else if (uploads.has(upload)) state.query = { upload };
   return query.has("upload") && !state.query ? "An uploaded picture cannot be reached by a link. Choose it again." : "";
+}
+
+/** A box of a link, cut to the picture; none where nothing of it is left. */
+function boxFrom(text) {
+  const box = (text ?? "").split(",").map((value) => Math.min(1, Math.max(0, Number.parseFloat(value))));
+  return box.length === 4 && box[2] - box[0] > 0 && box[3] - box[1] > 0 ? box : null;
 }
 
 function asked() {
@@ -177,9 +183,10 @@ async function run() {
     hits = answer.results;
     answered = query;
     const { total } = answer.timing_ms;
-    element("summary").textContent = hits.length
-      ? `${plural(hits.length, "result")} in ${total < 10 ? total.toFixed(1) : Math.round(total)} ms${answer.note ? `. ${answer.note}` : ""}`
-      : answer.note || "Nothing in the gallery passes these filters. Remove one above.";
+    const found = `${plural(hits.length, "result")} in ${total < 10 ? total.toFixed(1) : Math.round(total)} ms`;
+    element("summary").replaceChildren(...sentence(hits.length
+      ? `${found}${answer.note ? `. ${answer.note}` : ""}`
+      : answer.note || "Nothing in the gallery passes these filters. Remove one above."));
     grid.replace(hits, query.id);
     element("more").hidden = true;
     tell("");

@@ -1,17 +1,22 @@
-// What the page has to say about what went wrong.
+// What the page has to say, and what went wrong.
 
-/** A sentence above the results; `words in backticks` are commands. */
-export function tell(text, retry) {
-  const notice = document.getElementById("notice");
-  notice.hidden = !text;
-  const sentence = document.createElement("span");
-  sentence.append(...(text.charAt(0).toUpperCase() + text.slice(1)).split("`").map((part, index) => {
+/** A sentence of the service's as nodes; `words in backticks` are commands. */
+export function sentence(text) {
+  return (text.charAt(0).toUpperCase() + text.slice(1)).split("`").map((part, index) => {
     if (index % 2 === 0) return part;
     const code = document.createElement("code");
     code.textContent = part;
     return code;
-  }));
-  notice.replaceChildren(sentence);
+  });
+}
+
+/** A sentence above the results. */
+export function tell(text, retry) {
+  const notice = document.getElementById("notice");
+  notice.hidden = !text;
+  const said = document.createElement("span");
+  said.append(...sentence(text));
+  notice.replaceChildren(said);
   if (text && retry) {
     const button = document.createElement("button");
     button.type = "button";

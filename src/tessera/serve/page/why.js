@@ -2,6 +2,7 @@
 
 import { explain, imageUrl } from "./api.js";
 import { describe } from "./grid.js";
+import { sentence } from "./notice.js";
 
 const element = (id) => document.getElementById(id);
 const colour = (token) => `var(--token-${(token % 8) + 1})`;
@@ -65,7 +66,7 @@ export class WhyDialog {
       if (this.hit !== hit) return;
       this.#fill(answer, left, right);
     } catch (error) {
-      if (error.name !== "AbortError") element("why-note").textContent = error.message;
+      if (error.name !== "AbortError") element("why-note").replaceChildren(...sentence(error.message));
     }
   }
 
