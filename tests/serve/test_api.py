@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 import time
 from types import SimpleNamespace
 
@@ -373,24 +374,30 @@ def test_a_gallery_described_anew_meanwhile_is_asked_again(
 
 
 def test_the_service_is_ready_when_its_index_is_loaded_and_says_what_it_does(served_gallery, eventually, monkeypatch):
-    said, opened = [], []
+    service = GalleryService(Settings(served_gallery, threads=1))
+    said, closed = [], []
     refresh, close = Gallery.refresh, Gallery.close
 
-    def refresh_slowly(gallery):
-        said.append((service.is_ready, service.loading_note))
-        if len(said) == 1:
-            raise ModelError("The first try fails.")
+    def refresh_badly_at_first(gallery):
+        if threading.current_thread() is service._thread:  # other services of these tests have galleries too
+            said.append((service.is_ready, service.loading_note))
+            if len(said) == 1:
+                raise ModelError("The first try fails.")
         refresh(gallery)
 
-    monkeypatch.setattr(Gallery, "refresh", refresh_slowly)
-    monkeypatch.setattr(Gallery, "close", lambda gallery: opened.append(gallery) or close(gallery))
+    def note_closing(gallery):
+        if threading.current_thread() is service._thread:
+            closed.append(gallery)
+        close(gallery)
+
+    monkeypatch.setattr(Gallery, "refresh", refresh_badly_at_first)
+    monkeypatch.setattr(Gallery, "close", note_closing)
     monkeypatch.setattr(service_module, "POLL_S", 0.05)
-    service = GalleryService(Settings(served_gallery, threads=1))
     service.start()
     try:
         eventually(lambda: service.is_ready)
         assert said[0] == (False, "The index of 12 pictures is being loaded; it is made first where there is none.")
         assert said[1] == (False, "The gallery cannot be opened. The service's log says why.")
-        assert len(opened) == 1  # what could not be opened whole is not left open
+        assert len(closed) == 1  # what could not be opened whole is not left open
     finally:
         service.stop()
