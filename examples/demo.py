@@ -48,7 +48,8 @@ def main() -> None:
     show(console, title, gallery.search(turned_and_darkened(wanted), k=TOP), wanted)
 
     console.print("Search yourself:   [cyan]tessera search PICTURE.jpg -g examples/demo.tessera[/]")
-    console.print("Open the web page: [cyan]tessera serve -g examples/demo.tessera[/], then http://127.0.0.1:8642")
+    console.print("Open the web page: [cyan]tessera serve -g examples/demo.tessera[/]")
+    console.print("                   and go to [cyan]http://127.0.0.1:8642[/]")
     if "VIRTUAL_ENV" not in os.environ:
         console.print("(tessera is in .venv/bin; `source .venv/bin/activate` puts it on your path.)")
 
