@@ -42,6 +42,12 @@ def other_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def twin_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a bundle with other weights and the dimension of the first: nothing but its numbers tells them apart."""
+    return make_small_bundle(tmp_path_factory.mktemp("bundles") / "twin", seed=3, dim=16)
+
+
+@pytest.fixture(scope="session")
 def wide_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Such a bundle with descriptors as long as the paper's."""
     return make_small_bundle(tmp_path_factory.mktemp("bundles") / "wide", seed=2, dim=1024)

@@ -174,3 +174,18 @@ def test_background_reload_follows_another_process(tmp_path: Path, small_bundle:
         while (found := len(shared.search(photo_folder / "photo0.png", 100))) == 4 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert found == 8
+
+
+def test_background_reload_never_asks_an_index_of_another_model(
+    tmp_path: Path, small_bundle: Path, twin_bundle: Path, photo_folder: Path
+) -> None:
+    query = photo_folder / "photo0.png"
+    with tessera.Gallery(tmp_path / "gallery", small_bundle) as first:
+        first.index(photo_folder)
+    with tessera.Gallery(tmp_path / "gallery", reload="background") as shared:
+        shared.search(query, 8)
+        with tessera.Gallery(tmp_path / "gallery", twin_bundle) as other:
+            other.index(rebuild=True)
+        found = [(hit.path, hit.score) for hit in shared.search(query, 8)]
+    with tessera.Gallery(tmp_path / "gallery") as fresh:
+        assert found == [(hit.path, hit.score) for hit in fresh.search(query, 8)]

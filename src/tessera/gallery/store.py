@@ -59,6 +59,7 @@ class Store:
         self._reloading = threading.Lock()
         self._writing, self._opening = threading.RLock(), threading.RLock()
         self._shown = -1  # the generation that the engine shows at least
+        self._shown_model: str | None = None  # the fingerprint of its descriptors
         self._describer = None if self._asked_model is None else self._describe_by(self._asked_model)
         self._engine: Engine | None = None
         self._open(None if engine is None else absolute_engine(engine), create=create)
@@ -159,7 +160,7 @@ class Store:
         if engine.size > 0:
             if self.catalog.generation() == shown:
                 return engine, shown
-            if self.answers_at_once:
+            if self.answers_at_once and self._model_of_catalogue() == self._shown_model:
                 if self._reloading.acquire(blocking=False):
                     threading.Thread(
                         target=self._catch_up_and_release, args=[engine], name="reload", daemon=True
@@ -173,12 +174,18 @@ class Store:
         finally:
             self._reloading.release()
 
+    def _model_of_catalogue(self) -> str | None:
+        """The fingerprint of the catalogue's descriptors. An index of others must not answer, however soon it could."""
+        with self.catalog.read() as snapshot:
+            found = snapshot.setting("fingerprint")
+        return None if found is None else str(found)
+
     def _catch_up(self, engine: Engine) -> int:
-        generation = self.catalog.generation()
+        generation, model = self.catalog.generation(), self._model_of_catalogue()
         engine.refresh(self.catalog)
         with self._opening:
             if engine is self._engine:
-                self._shown = max(self._shown, generation)
+                self._shown, self._shown_model = max(self._shown, generation), model
         # An index that had to be made is written down for the next reader, unless someone else is writing.
         if engine.worth_saving and self._writing.acquire(blocking=False):
             try:
