@@ -165,6 +165,21 @@ def test_growing_far_beyond_its_size_fits_the_codec_anew(
         assert len(gallery.search(photo_folder / "one.png", 100)) == 24
 
 
+def test_growing_little_by_little_fits_the_codec_anew_at_twice_the_size(
+    filled: Path, photo_folder: Path, painter: Painter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+    build = faiss_engine.build_index
+    monkeypatch.setattr(faiss_engine, "build_index", lambda *given: built.append(len(given[1])) or build(*given))
+    with tessera.Gallery(filled) as gallery:
+        assert len(gallery) == 8
+        for seed in range(50, 62):
+            painter(photo_folder / f"more{seed}.png", seed)
+            gallery.index(photo_folder)
+        assert built == [16]
+        assert len(gallery.search(photo_folder / "more61.png", 100)) == 20
+
+
 def test_engine_names(tmp_path: Path) -> None:
     assert parse_engine("faiss") == ("faiss", "")
     assert parse_engine("milvus:http://host:19530") == ("milvus", "http://host:19530")

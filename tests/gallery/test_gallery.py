@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,15 +178,17 @@ def test_a_codec_that_is_asked_for_becomes_the_gallerys(tmp_path: Path, photo_fo
         assert gallery.check().ok
 
 
-@pytest.mark.parametrize("options", [{"expand": "aqe"}, {"expand": "diffusion"}, {"rerank": "global"}])
+@pytest.mark.parametrize(
+    "options", [{"expand": "aqe"}, {"expand": "diffusion"}, {"rerank": "global"}, {"augment": True}]
+)
 def test_expansion_and_reranking_are_those_of_the_index_and_obey_filters(
-    gallery: tessera.Gallery, photo_folder: Path, options: dict[str, str]
+    gallery: tessera.Gallery, photo_folder: Path, options: dict[str, Any]
 ) -> None:
     table = photo_folder / "labels.csv"
     table.write_text("path,label\nphoto0.png,a\nphoto2.png,a\nphoto4.png,a\n")
     gallery.index(photo_folder, table)
     query = photo_folder / "photo0.png"
-    result = gallery.search(query, **options)  # type: ignore[arg-type]
+    result = gallery.search(query, **options)
     ids = np.array([record.id for record in gallery.images()])
     index = build_index("flat", ids, gallery.descriptors(ids))
     scores, expected = search_refined(
@@ -194,12 +197,13 @@ def test_expansion_and_reranking_are_those_of_the_index_and_obey_filters(
         8,
         fetch=index.descriptors,
         expand=options.get("expand"),
+        augment="augment" in options,
         rerank="rerank" in options,
     )
     assert [hit.id for hit in result] == expected[0].tolist()
     assert [hit.score for hit in result] == pytest.approx(scores[0].tolist(), abs=1e-6)
     assert [hit.score for hit in result] != [hit.score for hit in gallery.search(query)]
-    filtered = gallery.search(query, 2, where="label=a", **options)  # type: ignore[arg-type]
+    filtered = gallery.search(query, 2, where="label=a", **options)
     assert len(filtered) == 2
     assert all(hit.metadata == {"label": "a"} for hit in filtered)
 

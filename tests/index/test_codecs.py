@@ -12,8 +12,10 @@ from tessera.errors import IndexingError
 from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choose_codec
 from tessera.index.calibration import Calibration, Probe, calibrate, expected_depth
 from tessera.index.codec import use_threads
+from tessera.index.first_look import FirstLook
 from tessera.index.flat import FlatCodec
-from tessera.index.lists import Lists
+from tessera.index.foretelling import ScoreSample
+from tessera.index.lists import ListOrder, train_centres
 from tessera.index.pq1 import Pq1Codec, train_words
 from tessera.index.pq8 import Pq8Codec
 from tessera.index.projection import Projection, allot, principal_axes
@@ -109,12 +111,12 @@ def test_a_projection_is_exact_whatever_the_order_of_sums(gallery: Any) -> None:
     projected = projection.apply(gallery)
     whole = np.rint(gallery.astype(np.float64) * 2**11).astype(np.int64)
     exact = (whole @ projection.matrix.T.astype(np.int64) - projection.offset) * 2.0**-23
-    exact[:, 0] *= projection.mean[0]
-    assert np.array_equal(projected, exact)
+    assert np.array_equal(projected, exact.astype(np.float32) * projection.weights[:-1])
     assert np.array_equal(projection.apply(gallery[7:8])[0], projected[7])
     assert np.allclose(projected.mean(axis=0)[1:], 0, atol=1e-3)
-    variances = projected.var(axis=0)[1:]
+    variances = exact.var(axis=0)[1:]
     assert np.all(np.diff(variances) < 1e-4)
+    assert np.allclose(projection.weights[1:-1] ** 4, variances / variances.max(), rtol=0.05)
     assert variances.sum() == pytest.approx(np.linalg.eigvalsh(np.cov(gallery.T))[-15:].sum(), rel=0.02)
 
 
@@ -122,7 +124,7 @@ def test_products_of_projected_rows_and_queries_differ_from_scores_by_a_number_a
     rows = make_descriptors(500, 32, seed=3) + np.float32(0.2)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     projection = Projection.fit(rows, principal_axes(rows, 32), 33)
-    weight, level = projection.mean
+    weight, level = projection.weights[[0, -1]]
     assert np.log2(weight) == np.rint(np.log2(weight))
     assert weight * level == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=1e-3)
     differences = projection.apply_query(rows[:5]) @ projection.apply(rows).T - rows[:5] @ rows.T
@@ -199,10 +201,14 @@ def test_exact_scores_do_not_depend_on_their_company(gallery: Any, queries: Any)
     assert np.array_equal(inner_products(queries[0], gallery.astype(np.float16)), together)
 
 
-def test_depths_grow_with_k() -> None:
-    calibration = Calibration(depth_10=100, depth_100=1000, exact_10=40, exact_100=220, probes=8, recall=0.99)
-    assert [calibration.depth_for(k) for k in (1, 10, 55, 100, 250)] == [100, 100, 550, 1000, 2500]
-    assert [calibration.exact_for(k) for k in (1, 10, 55, 100, 250)] == [40, 40, 130, 220, 550]
+def test_depths_grow_with_k_and_with_the_gallery() -> None:
+    calibration = Calibration(
+        depth_10=100, depth_100=1000, exact_10=40, exact_100=220, probes=8, recall=0.99, total=9000
+    )
+    assert [calibration.depth_for(k, 9000) for k in (1, 10, 55, 100, 250)] == [100, 100, 550, 1000, 2500]
+    assert [calibration.exact_for(k, 9000) for k in (1, 10, 55, 100, 250)] == [40, 40, 130, 220, 550]
+    assert [calibration.depth_for(100, total) for total in (4, 36_000, 225_000)] == [1000, 2000, 5000]
+    assert calibration.exact_for(250, 36_000) == 1100
     assert Calibration.from_values(calibration.to_values()) == calibration
 
 
@@ -224,15 +230,69 @@ def test_probes_are_those_that_cost_least() -> None:
     assert calibrate(rough, probe, 9999, probes=(1,), target=0.99).probes == 1  # not enough, but all there is
 
 
-def test_lists_promise_products(gallery: Any, queries: Any) -> None:
-    centres = Lists.train(gallery, np.arange(64), 8, seed=0)
+def test_lists_are_ordered_between_product_and_distance(gallery: Any, queries: Any) -> None:
+    centres = train_centres(gallery, np.arange(64), 8, seed=0)
     assert np.all(centres[:, 0] == 0)  # the mean's coordinate says nothing of where a row lies
-    lists = Lists(centres, np.arange(64))
+    lists = ListOrder(centres)
     assert len(lists) == 8
     promised = queries @ centres.T - 0.25 * np.square(centres).sum(axis=1)
-    assert np.allclose(lists.promise(queries), promised, atol=1e-6)
-    assert np.array_equal(np.sort(lists.choose(queries, 3)), np.sort(np.argsort(-promised, axis=1)[:, :3]))
-    assert np.array_equal(lists.choose(queries[:2], 99), [list(range(8))] * 2)
+    for query, theirs in zip(queries, promised, strict=True):
+        ranks = np.argsort(np.argsort(-theirs))
+        homes = np.square(gallery[:99, None] - centres).sum(axis=2).argmin(axis=1)
+        assert np.array_equal(lists.ranks(query[None], gallery[:99]), ranks[homes])
+    again = ListOrder.of_queries(lists.queries)
+    assert np.array_equal(again.rows.reconstruct_n(0, 8), centres)
+
+
+def first_look(gallery: Any, lists: int = 1) -> FirstLook:
+    store = DescriptorStore.of(gallery)
+    probe = Probe.draw(store, 0)
+    first, _ = FirstLook.fit(store, probe, coordinates=64, lists=lists, seed=0, target_recall=0.98)
+    first.append(first.projection.apply(gallery))
+    return first
+
+
+@pytest.mark.parametrize("lists", [1, 4])
+def test_about_as_many_rows_are_kept_as_asked_and_they_are_the_best(lists: int, gallery: Any, queries: Any) -> None:
+    first = first_look(gallery, lists)
+    counts = []
+    for query in first.projection.apply_query(queries):
+        rows, scores = first.keep_about(query[None], 800, probes=lists)
+        counts.append(len(rows))
+        deep, estimates = first.best(query[None], 3000, probes=lists)
+        assert set(rows) == set(deep[0][estimates[0] >= scores.min()])
+        assert np.array_equal(np.sort(scores)[::-1], estimates[0][: len(rows)])
+    assert len(set(counts)) > 1  # or it was not foretold
+    assert 0.6 * 800 < np.mean(counts) < 1.5 * 800
+
+
+def test_what_can_not_be_foretold_is_the_exact_number(gallery: Any, queries: Any) -> None:
+    first = first_look(gallery)
+    query = first.projection.apply_query(queries[:1])
+    assert len(first.keep_about(query, 100)[0]) == 100  # too few of the sample
+    few = Keep(3000, rows=np.arange(0, 3000, 3))
+    rows, _ = first.keep_about(query, 600, few)
+    assert len(rows) == 600
+    assert np.all(rows % 3 == 0)
+    best = np.sort(first.best(query, 3000)[0][0, :300])
+    others = Keep(3000, rows=np.setdiff1d(np.arange(3000), best))
+    assert len(others) == 2700  # nearly all, but none of those that were foretold
+    first._sample = ScoreSample.fit(first.index.pq, first.projection.apply(gallery[best])[:, first._order])
+    rows, _ = first.keep_about(query, 600, others)
+    assert len(rows) == 600
+    assert not np.isin(rows, best).any()
+
+
+def test_a_sample_foretells_the_score_of_a_share(gallery: Any, queries: Any) -> None:
+    first = first_look(gallery)
+    everything = ScoreSample.fit(first.index.pq, first.projection.apply(gallery)[:, first._order])
+    coordinates = first.projection.apply_query(queries[:1])
+    asked = np.ascontiguousarray(coordinates[:, first._order])
+    assert everything.score_at(asked, 0.1) == pytest.approx(first.best(coordinates, 300)[1][0, -1], abs=1e-3)
+    assert everything.score_at(asked, 0.001) is None
+    assert everything.score_at(asked, 1.0) is None
+    assert ScoreSample.size_for(160) == 10
+    assert ScoreSample.size_for(10**9) == 65536
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -287,6 +347,18 @@ def test_coded_search_reaches_its_recall(codec: str, gallery: Any, queries: Any,
         assert np.mean([np.isin(a[:10], b[:10]).mean() for a, b in zip(truth, found, strict=True)]) >= 0.98
         assert np.allclose(scores[:, 0], slow_scores[:, 0], atol=1e-6)
     assert index.describe()["settings"]["recall"] >= 0.98
+
+
+def test_a_gallery_that_grows_little_by_little_keeps_its_recall(make_descriptors: Any, slow_search: Any) -> None:
+    rows, asked = make_descriptors(6000, 64, seed=1, clusters=400), make_descriptors(20, 64, seed=2, clusters=400)
+    index = build_index("fast", np.arange(1000), rows[:1000])
+    for start in range(1000, 6000, 500):
+        index.add(np.arange(start, start + 500), rows[start : start + 500])
+        index.maintain(force=True)
+    truth = slow_search(rows, np.arange(6000), asked, 100)[1]
+    found = index.search(asked, 100)[1]
+    assert index.grown == 6.0
+    assert np.mean([np.isin(a, b).mean() for a, b in zip(truth, found, strict=True)]) >= 0.95
 
 
 def test_drift_is_one_on_the_same_kind_and_more_on_another(make_descriptors: Any) -> None:

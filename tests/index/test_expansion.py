@@ -145,6 +145,22 @@ def test_search_refined_answers_like_search(gallery: Any, queries: Any, expand: 
     assert all(sorted(row[:7]) == allowed.tolist() and set(row[7:]) == {-1} for row in few.tolist())
 
 
+def test_augmenting_a_search_is_searching_an_augmented_gallery(gallery: Any, queries: Any) -> None:
+    rows, ids = gallery[:300], np.arange(300) * 2  # no more than the short list, so that all of them are scored anew
+    plain = build_index("flat", ids, rows)
+    whole = augment_gallery(plain, rows, ids)
+    for options in ({}, {"rerank": True}, {"expand": "diffusion"}):
+        found = search_refined(plain, queries, 300, fetch=plain.descriptors, augment=True, **options)
+        slow = search_refined(build_index("flat", ids, whole), queries, 300, fetch=lambda i: whole[i // 2], **options)
+        assert np.mean(found[1][:, :20] == slow[1][:, :20]) > 0.97  # the index rounds what was joined
+    scores, _ = search_refined(plain, queries, 300, fetch=plain.descriptors, augment=True)
+    assert np.allclose(scores, -np.sort(-(queries @ whole.T), axis=1), atol=1e-6)
+    allowed = ids[:7]
+    scores, few = search_refined(plain, queries, 9, fetch=plain.descriptors, augment=True, allowed=allowed)
+    assert all(sorted(row[:7]) == allowed.tolist() and set(row[7:]) == {-1} for row in few.tolist())
+    assert np.allclose(scores[0, 0], (queries[0] @ whole[:7].T).max(), atol=1e-6)
+
+
 def test_expanding_queries_is_search_then_expansion(gallery: Any, queries: Any) -> None:
     index = build_index("flat", np.arange(3000), gallery)
     expanded = expand_queries(index, queries, fetch=index.descriptors, count=4)

@@ -19,6 +19,9 @@ def search(
     box: BoxOption = None,
     where: WhereOption = None,
     expand: Annotated[str | None, typer.Option("--expand", metavar="aqe|diffusion", help="Widen the query.")] = None,
+    augment: Annotated[
+        bool, typer.Option("--augment", help="Score the best hits joined with their neighbours in the gallery.")
+    ] = False,
     rerank: Annotated[
         str | None, typer.Option("--rerank", metavar="global|sp|dsm|lightglue", help="Look at the best hits again.")
     ] = None,
@@ -32,7 +35,13 @@ def search(
 
     with Gallery(gallery, device=device, create=False) as opened:
         result = opened.search(
-            image, k, box=None if box is None else parse_box(box), where=where, expand=expand, rerank=rerank
+            image,
+            k,
+            box=None if box is None else parse_box(box),
+            where=where,
+            expand=expand,
+            augment=augment,
+            rerank=rerank,
         )
         if where and not result:
             say(_why_nothing(where, list(opened.facets(1))))

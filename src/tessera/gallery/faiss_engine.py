@@ -30,6 +30,7 @@ from tessera.storage import storage_error, write_atomically
 
 STATE_NAME = "state.json"
 SAVE_AFTER = 256  # a reader that opens the index makes up so many changes itself in no time
+REFIT_GROWTH = 2.0  # times the size that the codec was fitted for: then it is fitted anew
 _LOADS = 3  # how often to try to read an index that is replaced at the same moment
 
 
@@ -215,7 +216,9 @@ class FaissEngine:
         arriving = snapshot.count_after(view.state.last_id)
         size = view.index.size + arriving
         chosen = choose_codec(size) if self.codec == "auto" else self.codec
-        return arriving > view.index.size or (chosen != view.index.codec and choose_codec(size * 9 // 10) == chosen)
+        if arriving > view.index.size or view.index.grown * size >= REFIT_GROWTH * view.index.size:
+            return True
+        return chosen != view.index.codec and choose_codec(size * 9 // 10) == chosen
 
     def _save_if_due(self, catalog: Catalog) -> None:
         view = self._view

@@ -141,6 +141,7 @@ class Gallery:
         box: Box | None = None,
         where: Where | None = None,
         expand: str | None = None,
+        augment: bool = False,
         rerank: str | None = None,
         patience_s: float | None = None,
     ) -> SearchResult:
@@ -148,6 +149,7 @@ class Gallery:
 
         box: x0, y0, x1, y1 in pixels of the picture as it is shown. where: conditions on metadata, such as
         "year>=1990" or {"label": "tower"}; all must hold. expand: aqe or diffusion. An id finds itself.
+        augment: score the best hits by their descriptors joined with those of their neighbours in the gallery.
         rerank: global, or by local features of the best hundred: sp, dsm, lightglue. What they could not do is noted.
         patience_s: stop comparing local features after so many seconds; the hits that are left keep their order.
         """
@@ -159,7 +161,9 @@ class Gallery:
         embedded = time.perf_counter()
         by_local = rerank in LOCAL_RERANKINGS
         depth, other = (max(k, RERANK_DEPTH), None) if by_local else (k, rerank)
-        (hits,) = self._searcher.search(descriptor[None], depth, conditions, expand=expand, rerank=other)
+        (hits,) = self._searcher.search(
+            descriptor[None], depth, conditions, expand=expand, augment=augment, rerank=other
+        )
         searched = time.perf_counter()
         notes: list[str] = []
         if by_local:

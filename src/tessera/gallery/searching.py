@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ class Searcher:
         conditions: tuple[Condition, ...] = (),
         *,
         expand: str | None = None,
+        augment: bool = False,
         rerank: str | None = None,
     ) -> list[list[Hit]]:
         """The hits of each of Q D queries, best first, of one moment of the catalogue.
@@ -54,7 +56,9 @@ class Searcher:
             engine, shown = self._store.refresh()
             self._check_dim(queries, shown)
             allowed = self.allowed_ids(conditions)
-            scores, ids = self._ask(engine, queries, k, allowed, expand=expand, rerank=rerank)
+            refined = expand is not None or augment or rerank is not None
+            refinement = {"expand": expand, "augment": augment, "rerank": rerank == "global"} if refined else None
+            scores, ids = self._ask(engine, queries, k, allowed, refinement)
             found = np.unique(ids[ids >= 0]).tolist()
             with self._store.catalog.read() as snapshot:
                 records = snapshot.records(found)
@@ -63,28 +67,23 @@ class Searcher:
                 return [_hits(row_scores, row_ids, records) for row_scores, row_ids in zip(scores, ids, strict=True)]
 
     def _ask(
-        self, engine: Engine, queries: Scores, k: int, allowed: Ids | None, *, expand: str | None, rerank: str | None
+        self, engine: Engine, queries: Scores, k: int, allowed: Ids | None, refinement: dict[str, Any] | None
     ) -> tuple[Scores, Ids]:
-        """Scores Q K and ids Q K, best first; fewer columns where there are fewer images than k."""
+        """Scores Q K and ids Q K, best first; fewer columns where there are fewer images than k.
+
+        refinement: what `search_refined` is to do; None is the plain search.
+        """
         while True:
             size = engine.size
             columns = min(k, size if allowed is None else min(size, len(allowed)))
             if columns == 0:
                 return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-            if expand is None and rerank is None:
+            if refinement is None:
                 answer = engine.search(queries, columns, allowed=allowed)
             else:
                 from tessera.index.refinement import search_refined
 
-                answer = search_refined(
-                    engine,
-                    queries,
-                    columns,
-                    fetch=self._fetch,
-                    expand=expand,
-                    rerank=rerank == "global",
-                    allowed=allowed,
-                )
+                answer = search_refined(engine, queries, columns, fetch=self._fetch, allowed=allowed, **refinement)
             if k <= size or engine.size <= size:
                 return answer  # else more came in than were asked for, and the last of them would be missing
 

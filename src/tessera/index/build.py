@@ -72,7 +72,7 @@ def build_index(
     with use_threads(threads):
         coded = CODECS[name].fit(store, seed=seed, target_recall=target)
         error = measure_error(coded, store, seed)
-    return SearchIndex(coded, store, Rows(given), fitted=Fitted(seed, target, error))
+    return SearchIndex(coded, store, Rows(given), fitted=Fitted(seed, target, error, len(store)))
 
 
 def load_index(path: str | Path) -> SearchIndex:

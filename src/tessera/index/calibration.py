@@ -35,7 +35,7 @@ Rough = Callable[[Float32s, int, int], tuple[Int64s, Float32s]]
 class Calibration:
     """For k = 10 and k = 100: how many rows the first look keeps, and how many of them the second passes on.
 
-    probes: the number of lists to look into; recall: the recall@10 that was measured so.
+    probes: the number of lists to look into; recall: the recall@10 that was measured so; total: among how many rows.
     """
 
     depth_10: int
@@ -44,19 +44,28 @@ class Calibration:
     exact_100: int
     probes: int
     recall: float
+    total: int
 
     @classmethod
     def cautious(cls) -> Calibration:
         """Before anything was measured."""
-        return cls(depth_10=512, depth_100=2048, exact_10=512, exact_100=2048, probes=1, recall=0.0)
+        return cls(depth_10=512, depth_100=2048, exact_10=512, exact_100=2048, probes=1, recall=0.0, total=0)
 
-    def depth_for(self, k: int) -> int:
-        """How many rows the second look is given for the k best."""
-        return _between(k, self.depth_10, self.depth_100)
+    def depth_for(self, k: int, total: int) -> int:
+        """How many of now `total` rows the second look is given for the k best."""
+        return _between(k, self.depth_10, self.depth_100, self._growth(total))
 
-    def exact_for(self, k: int) -> int:
-        """How many rows are scored by their descriptors for the k best."""
-        return _between(k, self.exact_10, self.exact_100)
+    def exact_for(self, k: int, total: int) -> int:
+        """How many of now `total` rows are scored by their descriptors for the k best."""
+        return _between(k, self.exact_10, self.exact_100, self._growth(total))
+
+    def _growth(self, total: int) -> float:
+        """How much deeper to look in a gallery that has grown: more strangers come between a query and its neighbours.
+
+        With Gaussian scores and codes as good as these, the depth grows as the cube root of the gallery or less: the
+        nearest of more rows are nearer, too. The square root is on the safe side.
+        """
+        return float(np.sqrt(max(total, 1) / max(self.total, 1))) if total > self.total > 0 else 1.0
 
     def to_values(self) -> dict[str, Any]:
         return to_mapping(self)
@@ -66,13 +75,13 @@ class Calibration:
         return from_mapping(cls, values)
 
 
-def _between(k: int, at_10: int, at_100: int) -> int:
-    """Between the two measured depths, and in proportion beyond."""
-    if k <= 10:
-        return max(at_10, k)
+def _between(k: int, at_10: int, at_100: int, growth: float) -> int:
+    """Between the two measured depths, and in proportion beyond; times the growth."""
     if k <= 100:
-        return max(int(np.ceil(at_10 + (k - 10) / 90 * (at_100 - at_10))), k)
-    return int(np.ceil(at_100 * k / 100))
+        depth = at_10 + max(k - 10, 0) / 90 * (at_100 - at_10)
+    else:
+        depth = at_100 * k / 100
+    return max(int(np.ceil(depth * growth)), k)
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,7 @@ def calibrate(
     met = []
     for count in probes:
         rows, scores = rough(probe.queries, min(_DEEPEST, total), count)
-        last = dataclasses.replace(_measure(rows, scores, probe, target), probes=count)
+        last = dataclasses.replace(_measure(rows, scores, probe, target), probes=count, total=total)
         if last.depth_100 < _DEEPEST and last.recall >= target:
             met.append(last)
         if len(met) > 1 and cost(met[-1]) > cost(met[-2]):
@@ -151,6 +160,7 @@ def _measure(rows: Int64s, scores: Float32s, probe: Probe, target: float) -> Cal
         exact_100=max(exact_10, exact_100, 2 * _LEAST_DEPTH),
         probes=1,
         recall=recall,
+        total=0,
     )
 
 

@@ -94,8 +94,13 @@ def for_each(work: Callable[[int], None], count: int) -> None:
         for i in range(count):
             work(i)
         return
+
+    def alone(i: int) -> None:
+        with use_threads(1):  # the cores are shared out already
+            work(i)
+
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, range(count)):
+        for _ in pool.map(alone, range(count)):
             pass
 
 

@@ -75,10 +75,10 @@ class FastCodec(Codec):
         self._first.append(coordinates)
         self._residual.append(self._residual.encode(coordinates - self._first.decoded(coordinates)))
 
-    def rough(self, queries: Float32s, depth: int, probes: int, keep: Keep | None = None) -> tuple[Int64s, Float32s]:
+    def rough(self, queries: Float32s, depth: int, probes: int) -> tuple[Int64s, Float32s]:
         """The rows that the first look puts first, and their scores after the second: Q depth, padded with -1, -inf."""
         coordinates = self._first.projection.apply_query(queries)
-        found, scores = self._first.search(coordinates, depth, keep, probes)
+        found, scores = self._first.best(coordinates, depth, None, probes)
 
         def look(q: int) -> None:
             scores[q] += self._residual.score(self._residual.table(coordinates[q]), found[q])
@@ -88,21 +88,31 @@ class FastCodec(Codec):
 
     def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
         possible = len(self._first) if keep is None else len(keep)
-        depth, exact = (min(n, possible) for n in (self._calibration.depth_for(k), self._calibration.exact_for(k)))
-        if keep is not None and possible <= 2 * exact:
-            rows = np.repeat(keep.rows[None], len(queries), axis=0)
-        else:
-            found, estimates = self.rough(queries, max(depth, exact), self._probes(k, keep), keep)
-            kept = np.argpartition(-estimates, exact - 1, axis=1)[:, :exact]
-            rows = np.take_along_axis(found, kept, axis=1)
-        scores = np.full(rows.shape, -np.inf, dtype=np.float32)
+        calibration, total = self._calibration, len(self._first)
+        depth, exact = (min(n, possible) for n in (calibration.depth_for(k, total), calibration.exact_for(k, total)))
+        few = keep.rows if keep is not None and possible <= 2 * exact else None
+        coordinates, probes = self._first.projection.apply_query(queries), self._probes(k, keep)
+        wide = exact if few is None else possible
+        rows = np.full((len(queries), wide), -1, dtype=np.int64)
+        scores = np.full((len(queries), wide), -np.inf, dtype=np.float32)
 
-        def score(q: int) -> None:
-            there = rows[q] >= 0
-            scores[q, there] = score_rows(queries[q], rows[q, there], store)
+        def answer(q: int) -> None:
+            mine = few
+            if mine is None:
+                mine = self._short_list(coordinates[q : q + 1], max(depth, exact), exact, keep, probes)
+            rows[q, : len(mine)] = mine
+            scores[q, : len(mine)] = score_rows(queries[q], mine, store)
 
-        for_each(score, len(queries))
+        for_each(answer, len(queries))
         return scores, rows
+
+    def _short_list(self, coordinates: Float32s, depth: int, exact: int, keep: Keep | None, probes: int) -> Int64s:
+        """The rows whose descriptors are to be read for a projected query 1 C, in the order in which they lie."""
+        found, scores = self._first.keep_about(coordinates, depth, keep, probes)
+        if len(found) > exact:
+            scores += self._residual.score(self._residual.table(coordinates[0]), found)
+            found = found[np.argpartition(-scores, exact - 1)[:exact]]
+        return np.sort(found)
 
     def _probes(self, k: int, keep: Keep | None) -> int:
         return 1

@@ -14,10 +14,11 @@ import numpy as np
 
 from tessera.index.calibration import Probe, expected_depth
 from tessera.index.codec import Arrays, Float32s, Int64s, parameters
-from tessera.index.lists import Lists
+from tessera.index.foretelling import ScoreSample
+from tessera.index.lists import ListOrder, train_centres, training_rows_for
 from tessera.index.projection import Projection, allot, principal_axes
 from tessera.index.rows import Keep
-from tessera.index.sampling import thinned, training_rows
+from tessera.index.sampling import sample_rows, thinned, training_rows
 from tessera.index.store import DescriptorStore
 
 _TRAINING_ROWS = 32768
@@ -27,18 +28,21 @@ _LEAST_ROWS = 256  # fewer rows than this are repeated for training: words need 
 LADDER = (64, 96, 128)  # subspaces of 4 bits and 4 dimensions: 32, 48 or 64 bytes
 SUBSPACE = 4
 # Measured on one core: going past a byte of every row, and keeping one row more for the second look.
-BYTE_NS, ROW_NS = 0.08, 900.0
+BYTE_NS, ROW_NS = 0.056, 250.0
+_NEARLY_ALL = 0.9  # a filter that admits so many rows leaves their scores as they were in the sample
+_FAR_OFF = 4  # so many times fewer or more rows than asked for are not what was foretold
 
 
 class FirstLook:
     """A projection, and a FAISS fast-scan index over projected rows."""
 
-    def __init__(self, projection: Projection, order: Int64s, index: Any) -> None:
-        """order: the coordinates that are coded here, subspace by subspace."""
+    def __init__(self, projection: Projection, order: Int64s, index: Any, sample: ScoreSample) -> None:
+        """order: the coordinates that are coded here, subspace by subspace. The index has the quantiser for queries."""
         self.projection = projection
         self.index = index
         self._order = order
-        self.lists = Lists(index.quantizer.reconstruct_n(0, index.nlist), order)
+        self._sample = sample
+        self.lists = ListOrder.of_queries(index.quantizer)
 
     @classmethod
     def fit(
@@ -56,7 +60,7 @@ class FirstLook:
 
         coordinates: C, how many the projection has. ladder: numbers of subspaces to choose from.
         """
-        sample = training_sample(store, max(_TRAINING_ROWS, Lists.training_rows(lists)), seed)
+        sample = training_sample(store, max(_TRAINING_ROWS, training_rows_for(lists)), seed)
         axes = principal_axes(thinned(sample, _AXES_ROWS), min(coordinates - 1, store.dim))
         projection = Projection.fit(sample, axes, coordinates)
         projected = projection.apply(sample)
@@ -64,8 +68,7 @@ class FirstLook:
         dim = min(subspaces * SUBSPACE, coordinates)
         order = allot(projected[:, :dim].var(axis=0), subspaces)
         rows = np.ascontiguousarray(projected[:, order])
-        quantiser: Any = faiss.IndexFlatL2(dim)
-        quantiser.add(Lists.train(rows, order, lists, seed))
+        quantiser: Any = ListOrder(train_centres(rows, order, lists, seed)).queries
         index: Any = faiss.IndexIVFPQFastScan(quantiser, dim, lists, subspaces, 4, faiss.METRIC_INNER_PRODUCT)
         quantiser.this.disown()
         index.own_fields = True
@@ -73,7 +76,9 @@ class FirstLook:
         index.by_residual = False
         _prepare(index.pq, seed)
         index.train(rows)
-        return cls(projection, order, index), thinned(projected, _TRAINING_ROWS)
+        drawn = store.take(sample_rows(len(store), ScoreSample.size_for(len(store)), seed + 13)).astype(np.float32)
+        foretold = ScoreSample.fit(index.pq, projection.apply(drawn)[:, order])
+        return cls(projection, order, index, foretold), thinned(projected, _TRAINING_ROWS)
 
     def __len__(self) -> int:
         return int(self.index.ntotal)
@@ -83,8 +88,13 @@ class FirstLook:
         return int(self.index.pq.M) // 2
 
     def append(self, coordinates: Float32s) -> None:
-        """Code more rows N C, after those that are there."""
-        self.index.add(np.ascontiguousarray(coordinates[:, self._order]))
+        """Code more rows N C, after those that are there. No search may run meanwhile."""
+        mine = self.index.quantizer
+        self.index.quantizer = self.lists.rows
+        try:
+            self.index.add(np.ascontiguousarray(coordinates[:, self._order]))
+        finally:
+            self.index.quantizer = mine
 
     def decoded(self, coordinates: Float32s) -> Float32s:
         """What the codes of rows N C would know of them; zero where they have no code."""
@@ -92,23 +102,12 @@ class FirstLook:
         out[:, self._order] = _recoded(self.index.pq, coordinates[:, self._order])
         return out
 
-    def search(
+    def best(
         self, coordinates: Float32s, depth: int, keep: Keep | None = None, probes: int = 1
     ) -> tuple[Int64s, Float32s]:
         """The best rows for projected queries Q C, and estimates of their scores: Q depth, padded with -1 and -inf."""
-        given = faiss.SearchParametersIVF()
-        given.nprobe = probes
-        held = parameters(keep)
-        if held is not None:
-            given.sel = held.sel
         queries = np.ascontiguousarray(coordinates[:, self._order])
-        lists = self.lists.choose(queries, probes)
-        biases = np.zeros(lists.shape, np.float32)
-        found = np.empty((len(queries), depth), np.int64)
-        scores = np.empty((len(queries), depth), np.float32)
-        # The Python wrapper takes no parameters here, so the function below it is called.
-        given_arrays = [faiss.swig_ptr(array) for array in (lists, biases, scores, found)]
-        self.index.search_preassigned_c(len(queries), faiss.swig_ptr(queries), depth, *given_arrays, False, given)
+        scores, found = self.index.search(queries, depth, params=_parameters(keep, probes))
         scores[found < 0] = -np.inf
         blind = found[:, 0] < 0  # FAISS finds nothing where nothing parts the rows: one image, or copies only
         if blind.any():
@@ -116,12 +115,30 @@ class FirstLook:
             found[blind, : len(rows)], scores[blind, : len(rows)] = rows, 0
         return found, scores
 
+    def keep_about(
+        self, coordinates: Float32s, depth: int, keep: Keep | None = None, probes: int = 1
+    ) -> tuple[Int64s, Float32s]:
+        """About `depth` of the best rows for one projected query 1 C, in no order, with estimates of their scores.
+
+        All that pass a score foretold from a sample. Where a filter admits another kind of rows than were drawn, or far
+        too few or too many pass, it is exactly the best.
+        """
+        query = np.ascontiguousarray(coordinates[:, self._order])
+        threshold = None
+        if keep is None or len(keep) >= _NEARLY_ALL * len(self):
+            threshold = self._sample.score_at(query, depth / max(len(self), 1))
+        if threshold is not None:
+            _, scores, rows = self.index.range_search(query, threshold, params=_parameters(keep, probes))
+            if depth / _FAR_OFF <= len(rows) <= depth * _FAR_OFF:
+                return rows, scores
+        found, estimates = self.best(coordinates, depth, keep, probes)
+        there = found[0] >= 0
+        return found[0, there], estimates[0, there]
+
     def list_ranks(self, query: Float32s, rows: Float32s) -> Int64s:
         """How many lists a query 1 D would look into before those of rows N D: N."""
-        promised = self.lists.promise(self.projection.apply_query(query)[:, self._order])[0]
-        homes = self.index.quantizer.assign(np.ascontiguousarray(self.projection.apply(rows)[:, self._order]), 1)[:, 0]
-        ranks: Int64s = (promised[None] > promised[homes, None]).sum(axis=1)
-        return ranks
+        asked, theirs = self.projection.apply_query(query), self.projection.apply(rows)
+        return self.lists.ranks(*(np.ascontiguousarray(part[:, self._order]) for part in (asked, theirs)))
 
     def select(self, rows: Int64s) -> None:
         """Keep only these rows (ascending), renumbered from zero."""
@@ -139,20 +156,32 @@ class FirstLook:
 
     def state(self) -> Arrays:
         projection = self.projection
-        arrays: Arrays = {"matrix": projection.matrix, "offset": projection.offset, "mean": projection.mean}
-        return arrays | {"order": self._order, "index": faiss.serialize_index(self.index)}
+        arrays: Arrays = {"matrix": projection.matrix, "offset": projection.offset, "weights": projection.weights}
+        arrays |= {"order": self._order, "index": faiss.serialize_index(self.index)}
+        return arrays | {"sample": faiss.serialize_index(self._sample.index)}
 
     @classmethod
     def restore(cls, arrays: Arrays) -> FirstLook:
-        projection = Projection(arrays["matrix"], arrays["offset"], arrays["mean"])
-        return cls(projection, arrays["order"], faiss.deserialize_index(arrays["index"]))
+        projection = Projection(arrays["matrix"], arrays["offset"], arrays["weights"])
+        sample = ScoreSample(faiss.deserialize_index(arrays["sample"]))
+        return cls(projection, arrays["order"], faiss.deserialize_index(arrays["index"]), sample)
 
     @property
     def memory_bytes(self) -> int:
         lists = self.index.invlists
         padded = sum(-(-lists.list_size(i) // 32) * 32 for i in range(self.index.nlist))
-        tables = 4 * (self.index.pq.centroids.size() + self.index.nlist * self.index.d)
-        return int(padded * (self.code_bytes + 8) + tables + self.projection.memory_bytes + self.lists.memory_bytes)
+        codes = padded * (self.code_bytes + 8) + 4 * self.index.pq.centroids.size()
+        return int(codes + self.projection.memory_bytes + self.lists.memory_bytes + self._sample.memory_bytes)
+
+
+def _parameters(keep: Keep | None, probes: int) -> Any:
+    """FAISS search parameters: so many lists, and of their rows those that `keep` admits."""
+    given: Any = faiss.SearchParametersIVF()
+    given.nprobe = probes
+    if (held := parameters(keep)) is not None:
+        given.sel = held.sel
+        given.held = held  # FAISS keeps a bare pointer
+    return given
 
 
 def training_sample(store: DescriptorStore, count: int, seed: int) -> Float32s:

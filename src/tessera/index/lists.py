@@ -1,4 +1,4 @@
-"""The lists of an inverted file: their centres, and which of them a query should look into."""
+"""The lists of an inverted file: their centres, and the order in which a query looks into them."""
 
 from __future__ import annotations
 
@@ -13,59 +13,56 @@ _ROWS_A_LIST = 32  # to train on
 _ITERATIONS = 10
 _COARSE = 128  # leading coordinates that say which list
 # Rows lie nearest to their centre by distance. Which list holds the best *products* with a query is something between
-# the centre's distance (1/2 of its energy is taken off) and its product (nothing is): this does best.
-_ENERGY = 0.25
+# the centre's distance and its product. By the distance to a centre that is shrunk by a factor b, the order is that of
+# the product less b / 2 of the centre's energy; b = 1/2 does best, and is exact to undo.
+_SHRUNK = np.float32(0.5)
 
 
-class Lists:
-    """Centres of the projected rows, compared in their leading coordinates."""
+def training_rows_for(lists: int) -> int:
+    return _ROWS_A_LIST * lists
 
-    def __init__(self, centres: Float32s, order: Int64s) -> None:
-        """centres: lists d, as the first look sees rows; order: which coordinate each of the d is."""
-        self._columns = _leading(order)
-        self._centres = np.ascontiguousarray(centres[:, self._columns])
-        self._bias = _ENERGY * np.einsum("nd,nd->n", self._centres, self._centres)
+
+def train_centres(rows: Float32s, order: Int64s, lists: int, seed: int) -> Float32s:
+    """Centres of rows N d: k-means in the leading coordinates, zero elsewhere, so the others do not count.
+
+    order: which coordinate each of the d is. Not in coordinate 0 (that of the mean), either: its weight is for scores,
+    not for distances.
+    """
+    centres = np.zeros((lists, rows.shape[1]), np.float32)
+    if lists > 1:
+        columns = np.flatnonzero((order > 0) & (order <= _COARSE))
+        clustering: Any = faiss.Clustering(len(columns), lists)
+        clustering.seed, clustering.niter = seed + 1, _ITERATIONS
+        clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, _ROWS_A_LIST
+        clustering.train(np.ascontiguousarray(rows[:, columns]), faiss.IndexFlatL2(len(columns)))
+        centres[:, columns] = faiss.vector_to_array(clustering.centroids).reshape(lists, -1)
+    return centres
+
+
+class ListOrder:
+    """Two FAISS quantisers of the same lists: one says where a row belongs, one where a query should look first."""
+
+    def __init__(self, centres: Float32s) -> None:
+        self.rows: Any = faiss.IndexFlatL2(centres.shape[1])
+        self.rows.add(centres)
+        self.queries: Any = faiss.IndexFlatL2(centres.shape[1])
+        self.queries.add(centres * _SHRUNK)
+
+    @classmethod
+    def of_queries(cls, quantiser: Any) -> ListOrder:
+        """Both of them, from the one for queries."""
+        return cls(quantiser.reconstruct_n(0, quantiser.ntotal) / _SHRUNK)
 
     def __len__(self) -> int:
-        return len(self._centres)
+        return int(self.rows.ntotal)
 
-    @staticmethod
-    def training_rows(lists: int) -> int:
-        return _ROWS_A_LIST * lists
-
-    @staticmethod
-    def train(rows: Float32s, order: Int64s, lists: int, seed: int) -> Float32s:
-        """Centres of rows N d: k-means in the leading coordinates, zero elsewhere, so the others do not count.
-
-        Not in coordinate 0 (that of the mean), either: its weight is for scores, not for distances.
-        """
-        centres = np.zeros((lists, rows.shape[1]), np.float32)
-        if lists > 1:
-            columns = _leading(order)
-            clustering: Any = faiss.Clustering(len(columns), lists)
-            clustering.seed, clustering.niter = seed + 1, _ITERATIONS
-            clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, _ROWS_A_LIST
-            clustering.train(np.ascontiguousarray(rows[:, columns]), faiss.IndexFlatL2(len(columns)))
-            centres[:, columns] = faiss.vector_to_array(clustering.centroids).reshape(lists, -1)
-        return centres
-
-    def promise(self, queries: Float32s) -> Float32s:
-        """How much each list promises to queries Q d: Q lists."""
-        promised: Float32s = queries[:, self._columns] @ self._centres.T - self._bias
-        return promised
-
-    def choose(self, queries: Float32s, probes: int) -> Int64s:
-        """The lists to look into for queries Q d, Q probes: in no order."""
-        if probes >= len(self):
-            return np.repeat(np.arange(len(self))[None], len(queries), axis=0)
-        lists = np.argpartition(-self.promise(queries), probes - 1, axis=1)[:, :probes]
-        return np.ascontiguousarray(lists, np.int64)
+    def ranks(self, query: Float32s, rows: Float32s) -> Int64s:
+        """How many lists a query 1 d would look into before those of rows N d: N."""
+        ranks = np.empty(len(self), np.int64)
+        ranks[self.queries.search(query, len(self))[1][0]] = np.arange(len(self))
+        theirs: Int64s = ranks[self.rows.assign(rows, 1)[:, 0]]
+        return theirs
 
     @property
     def memory_bytes(self) -> int:
-        return int(self._centres.nbytes + self._bias.nbytes)
-
-
-def _leading(order: Int64s) -> Int64s:
-    """The columns that hold the leading coordinates, that of the mean not among them."""
-    return np.flatnonzero((order > 0) & (order <= _COARSE))
+        return 2 * 4 * len(self) * int(self.rows.d)

@@ -86,17 +86,16 @@ class Pq1Codec(Codec):
 
     def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
         possible = len(self._codes) if keep is None else len(keep)
-        wanted, depth = min(k, possible), self._calibration.depth_for(k)
+        wanted, depth = min(k, possible), self._calibration.depth_for(k, len(self._codes))
+        every = None
         if possible <= depth:
             every = np.arange(possible) if keep is None else keep.rows
-            found = np.repeat(every[None], len(queries), axis=0)
-        else:
-            found, _ = self._first.search(self._first.projection.apply_query(queries), depth, keep)
+        coordinates = self._first.projection.apply_query(queries)
         scores = np.full((len(queries), wanted), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), wanted), -1, dtype=np.int64)
 
         def settle(q: int) -> None:
-            mine = found[q][found[q] >= 0]
+            mine = self._first.keep_about(coordinates[q : q + 1], depth, keep)[0] if every is None else every
             top_scores, top_rows = self._settle(queries[q], self._affine_scores(queries[q], mine), mine, wanted)
             scores[q, : len(top_rows)], rows[q, : len(top_rows)] = top_scores, top_rows
 
@@ -104,7 +103,7 @@ class Pq1Codec(Codec):
         return scores, rows
 
     def _rough(self, queries: Float32s, depth: int, probes: int) -> tuple[Int64s, Float32s]:
-        found, scores = self._first.search(self._first.projection.apply_query(queries), depth)
+        found, scores = self._first.best(self._first.projection.apply_query(queries), depth)
 
         def look(q: int) -> None:
             scores[q] = self._affine_scores(queries[q], found[q])

@@ -1,4 +1,4 @@
-"""Search with expansion and global re-ranking: what `--expand aqe|diffusion` and `--rerank global` do."""
+"""Search with expansion and global re-ranking: `--expand aqe|diffusion`, `--augment` and `--rerank global`."""
 
 from __future__ import annotations
 
@@ -37,21 +37,26 @@ def search_refined(
     *,
     fetch: Fetch,
     expand: str | None = None,
+    augment: bool = False,
     rerank: bool = False,
     allowed: npt.ArrayLike | None = None,
 ) -> tuple[Float32s, Int64s]:
-    """Scores Q K and ids Q K after expansion, re-ranking or both (first expansion); padded as `search` pads.
+    """Scores Q K and ids Q K after expansion, augmentation, re-ranking or all, in this order; padded as `search` pads.
 
     fetch: ids K -> descriptors K D. Only the short list is reordered; answers beyond it follow in their old order, with
-    scores that are not comparable to those before them.
+    scores that are not comparable to those before them. augment: the short list is scored by descriptors that are
+    joined with their neighbours in the gallery, as if all of it had been augmented: one search for each of the list.
     """
     if expand is not None and expand not in EXPANSIONS:
         raise UsageError(unknown_name("expansion", expand, EXPANSIONS))
     asked = np.atleast_2d(np.asarray(queries, dtype=np.float32))
-    depth = max(k, SHORT_LIST) if rerank or expand == "diffusion" else k
+    depth = max(k, SHORT_LIST) if rerank or augment or expand == "diffusion" else k
     if expand == "aqe":
         asked = expand_queries(index, asked, fetch=fetch, allowed=allowed)
     scores, ids = index.search(asked, depth, allowed=allowed)
+    if augment:
+        fetch = _augmented(index, ids[:, :SHORT_LIST], fetch)
+        _reorder(asked, scores, ids, fetch, lambda query, descriptors: descriptors @ query)
     if expand == "diffusion":
         _reorder(asked, scores, ids, fetch, diffuse)
     if rerank:
@@ -89,6 +94,21 @@ def augment_gallery(
         known = (found >= 0) & (ids[np.minimum(rows, len(ids) - 1)] == found)
         neighbours[i : i + 256] = np.where(known, rows, -1)
     return augment(descriptors, neighbours, alpha)
+
+
+def _augmented(index: Searchable, ids: Int64s, fetch: Fetch) -> Fetch:
+    """What `fetch` gives for some ids, each joined with its neighbours: those of the whole gallery, filter or not."""
+    known = np.unique(ids[ids >= 0])
+    joined = np.zeros((0, 0), np.float32)
+    if len(known):
+        plain = fetch(known)
+        _, found = index.search(plain, EXPANDED_BY + 1)
+        rows = []
+        for own, descriptor, mine in zip(known, plain, found, strict=True):
+            others = mine[(mine >= 0) & (mine != own)]
+            rows.append(expand_query(descriptor, fetch(others), ALPHA) if len(others) else descriptor)
+        joined = np.stack(rows)
+    return lambda wanted: joined[np.searchsorted(known, wanted)]
 
 
 def _reorder(

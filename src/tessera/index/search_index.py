@@ -43,6 +43,7 @@ class Fitted:
     seed: int = 0
     target_recall: float = 0.99
     error: float = 0.0
+    total: int = 0
 
 
 def measure_error(codec: Codec, store: DescriptorStore, seed: int) -> float:
@@ -99,6 +100,11 @@ class SearchIndex:
     def memory_bytes(self) -> int:
         """What the index holds in memory; pages of the mapped descriptors aside."""
         return self._codec.memory_bytes + self._rows.memory_bytes + self._tail.memory_bytes
+
+    @property
+    def grown(self) -> float:
+        """How many times as many images there are as when the codec was fitted; 1 where that is not known."""
+        return self.size / self._fitted.total if self._fitted.total else 1.0
 
     def describe(self) -> dict[str, Any]:
         """What the codec chose when it was fitted, for `stats` and for reports."""
@@ -238,7 +244,8 @@ class SearchIndex:
         self._codec = type(self._codec).fit(
             self._store, seed=self._fitted.seed, target_recall=self._fitted.target_recall
         )
-        self._fitted = replace(self._fitted, error=measure_error(self._codec, self._store, self._fitted.seed))
+        error = measure_error(self._codec, self._store, self._fitted.seed)
+        self._fitted = replace(self._fitted, error=error, total=len(self._store))
         self._recent = []
 
     def _drop_dead(self) -> None:
