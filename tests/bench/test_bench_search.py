@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tessera.bench import search as bench_search
-from tessera.bench.contenders import CODEC_NAMES, PEERS
+from tessera.bench.contenders import CODEC_NAMES, PEERS, REFINEMENTS
 from tessera.bench.contest import recall
 from tessera.bench.descriptors import Fit, Synthesis, hadamard, load_fit, save_fit
 from tessera.bench.fitting import fit_descriptors
@@ -100,6 +100,8 @@ def test_a_small_run_measures_everything() -> None:
     ours = report["contenders"]
     assert ours["flat"]["recall"] == {"1": 1.0, "10": 1.0, "100": 1.0}
     assert ours["fast"]["recall"]["10"] >= 0.95
+    assert set(ours["fast"]["refined_ms"]) == set(REFINEMENTS)
+    assert all(value > 0 for value in ours["fast"]["refined_ms"].values())
     assert ours["flat"]["delete_one_ms"] < 50
     assert ours["faiss HNSW"]["count"] == 1000
     table = to_markdown(report)

@@ -147,6 +147,13 @@ def test_residuals_add_what_their_words_say(gallery: Any) -> None:
     decoded = residual.decode(residual.codes)
     assert np.allclose(residual.score(residual.table(query), rows), decoded[rows] @ query, atol=1e-6)
     assert np.square(missed - decoded).sum() < 0.5 * np.square(missed).sum()
+    some = np.arange(0, 3000, 7)
+    first = np.random.default_rng(0).standard_normal(len(some)).astype(np.float32)
+    together = first + decoded[some] @ query
+    chosen = residual.best(query, some, first, 40)
+    assert together[np.isin(some, chosen)].min() >= np.sort(together)[-40] - 1e-3
+    assert len(set(chosen.tolist())) == 40
+    assert len(residual.best(query, some, np.zeros_like(first), 5)) == 5  # nothing parts their first scores
     again = ResidualCodes.restore(residual.state())
     assert np.array_equal(again.decode(again.codes), decoded)
 
@@ -292,7 +299,7 @@ def test_a_sample_foretells_the_score_of_a_share(gallery: Any, queries: Any) -> 
     assert everything.score_at(asked, 0.001) is None
     assert everything.score_at(asked, 1.0) is None
     assert ScoreSample.size_for(160) == 10
-    assert ScoreSample.size_for(10**9) == 65536
+    assert ScoreSample.size_for(10**9) == 32768
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -337,13 +344,14 @@ def test_a_target_that_is_no_recall_is_refused(target: float, gallery: Any) -> N
 
 
 @pytest.mark.parametrize("codec", ["fast", "ivf"])
-def test_coded_search_reaches_its_recall(codec: str, gallery: Any, queries: Any, slow_search: Any) -> None:
+def test_coded_search_reaches_its_recall(codec: str, gallery: Any, make_descriptors: Any, slow_search: Any) -> None:
     ids = np.arange(3000)
-    index = build_index(codec, ids, gallery, target_recall=0.98)
-    for asked in (queries, queries[:1]):
+    index = build_index(codec, ids, gallery)
+    many = make_descriptors(200, 64, seed=2)
+    for asked in (many, many[:12]):
         scores, found = index.search(asked, 100)
         slow_scores, truth = slow_search(gallery, ids, asked, 100)
-        assert np.mean([np.isin(a, b).mean() for a, b in zip(truth, found, strict=True)]) >= 0.95
+        assert np.mean([np.isin(a, b).mean() for a, b in zip(truth, found, strict=True)]) >= 0.93 + len(asked) / 10_000
         assert np.mean([np.isin(a[:10], b[:10]).mean() for a, b in zip(truth, found, strict=True)]) >= 0.98
         assert np.allclose(scores[:, 0], slow_scores[:, 0], atol=1e-6)
     assert index.describe()["settings"]["recall"] >= 0.98

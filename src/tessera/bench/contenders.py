@@ -15,6 +15,13 @@ Float32s = npt.NDArray[np.float32]
 Float16s = npt.NDArray[np.float16]
 Int64s = npt.NDArray[np.int64]
 
+REFINEMENTS: dict[str, dict[str, Any]] = {
+    "alpha query expansion": {"expand": "aqe"},
+    "diffusion": {"expand": "diffusion"},
+    "global re-ranking": {"rerank": True},
+    "expansion and re-ranking": {"expand": "aqe", "rerank": True},
+    "augmentation": {"augment": True},
+}
 _BLOCK_ROWS = 16384
 
 
@@ -55,6 +62,10 @@ class Contender(abc.ABC):
     def settings(self) -> dict[str, Any]:
         return {}
 
+    def refinements(self) -> dict[str, Callable[[Float32s, int], Any]]:
+        """Searches with expansion or re-ranking that are timed, too, by name."""
+        return {}
+
 
 class OurCodec(Contender):
     def __init__(self, codec: str) -> None:
@@ -90,6 +101,16 @@ class OurCodec(Contender):
     def settings(self) -> dict[str, Any]:
         told: dict[str, Any] = self.index.describe()["settings"]
         return told
+
+    def refinements(self) -> dict[str, Callable[[Float32s, int], Any]]:
+        if self.codec not in ("fast", "ivf"):  # the large gallery's codecs; by others hundreds of searches take minutes
+            return {}
+        from tessera.index.refinement import search_refined
+
+        def refined(options: dict[str, Any]) -> Callable[[Float32s, int], Any]:
+            return lambda query, k: search_refined(self.index, query, k, fetch=self.index.descriptors, **options)
+
+        return {name: refined(options) for name, options in REFINEMENTS.items()}
 
 
 class NumpyPeer(Contender):

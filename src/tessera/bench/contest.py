@@ -23,6 +23,7 @@ BATCH = 64
 _LONGEST_S = 20.0
 _ADDED = 1000
 _PASSES = 3
+_REFINED = 5  # queries
 
 Float32s = npt.NDArray[np.float32]
 
@@ -111,6 +112,10 @@ def answer(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
         found.extend(contender.search(queries[len(found) :], K))
     result |= {"median_ms": 1e3 * float(np.median(wall)), "p95_ms": 1e3 * float(np.quantile(wall, 0.95))}
     result |= {"cpu_ms": 1e3 * float(np.median(cpu)), "timed": len(wall)}
+    result["refined_ms"] = {
+        name: 1e3 * float(np.median([clock(lambda q=query, s=search: s(q[None], K)) for query in queries[:_REFINED]]))  # type: ignore[misc]
+        for name, search in contender.refinements().items()
+    }
     result["recall"] = {str(k): recall(np.stack(found), truth, k) for k in (1, 10, 100)}
     return result
 

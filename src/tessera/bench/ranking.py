@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from tessera.bench.contenders import CODEC_NAMES
+from tessera.bench.contenders import CODEC_NAMES, REFINEMENTS
 from tessera.errors import DataError
 from tessera.evaluate.protocol import average_precision
 from tessera.index.build import build_index
@@ -24,12 +24,6 @@ Float32s = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
 
 SHORT = 100
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "flat, alpha query expansion": {"expand": "aqe"},
-    "flat, diffusion": {"expand": "diffusion"},
-    "flat, global re-ranking": {"rerank": True},
-    "flat, expansion and re-ranking": {"expand": "aqe", "rerank": True},
-}
 
 
 def measure_ranking(descriptors: Float32s, labels: Int64s, *, queries: int, seed: int = 0) -> dict[str, Any]:
@@ -63,14 +57,14 @@ def measure_ranking(descriptors: Float32s, labels: Int64s, *, queries: int, seed
         index = build_index(name, ids, gallery)
         rows[name] = judge(lambda query, k, index=index: index.search(query, k)[1])  # type: ignore[misc]
     flat = build_index("flat", ids, gallery)
-    for name, options in _OPTIONS.items():
-        rows[name] = judge(
+    for name, options in REFINEMENTS.items():
+        rows[f"flat, {name}"] = judge(
             lambda query, k, options=options: search_refined(  # type: ignore[misc]
                 flat, query, k, fetch=flat.descriptors, **options
             )[1]
         )
     augmented = build_index("flat", ids, augment_gallery(flat, gallery, ids))
-    rows["flat, database augmentation"] = judge(lambda query, k: augmented.search(query, k)[1])
+    rows["flat, the whole gallery augmented"] = judge(lambda query, k: augmented.search(query, k)[1])
     return {"gallery": len(kept), "queries": len(asked), "dim": descriptors.shape[1], "rows": rows}
 
 

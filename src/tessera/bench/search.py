@@ -230,6 +230,9 @@ def to_markdown(report: dict[str, Any]) -> str:
         lines.append(_row(name, row, report["count"]))
         if row["settings"]:
             notes.append(f"{name}: {json.dumps(row['settings'])}")
+        if row.get("refined_ms"):
+            times = ", ".join(f"{way} {value:.1f}" for way, value in row["refined_ms"].items())
+            notes.append(f"{name}, ms a query with: {times}")
     for base, ratios in report["ratios"].items():
         notes.append(f"times faster than {base}: " + ", ".join(f"{name} {value:.1f}" for name, value in ratios.items()))
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])

@@ -110,8 +110,7 @@ class FastCodec(Codec):
         """The rows whose descriptors are to be read for a projected query 1 C, in the order in which they lie."""
         found, scores = self._first.keep_about(coordinates, depth, keep, probes)
         if len(found) > exact:
-            scores += self._residual.score(self._residual.table(coordinates[0]), found)
-            found = found[np.argpartition(-scores, exact - 1)[:exact]]
+            found = self._residual.best(coordinates[0], found, scores, exact)
         return np.sort(found)
 
     def _probes(self, k: int, keep: Keep | None) -> int:

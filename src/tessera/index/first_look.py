@@ -12,7 +12,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from tessera.index.calibration import Probe, expected_depth
+from tessera.index.calibration import ROW_NS, Probe, expected_depth
 from tessera.index.codec import Arrays, Float32s, Int64s, parameters
 from tessera.index.foretelling import ScoreSample
 from tessera.index.lists import ListOrder, train_centres, training_rows_for
@@ -27,8 +27,7 @@ _AXES_ROWS = 16384
 _LEAST_ROWS = 256  # fewer rows than this are repeated for training: words need something to stand on
 LADDER = (64, 96, 128)  # subspaces of 4 bits and 4 dimensions: 32, 48 or 64 bytes
 SUBSPACE = 4
-# Measured on one core: going past a byte of every row, and keeping one row more for the second look.
-BYTE_NS, ROW_NS = 0.056, 250.0
+BYTE_NS = 0.056  # measured on one core: going past a byte of every row
 _NEARLY_ALL = 0.9  # a filter that admits so many rows leaves their scores as they were in the sample
 _FAR_OFF = 4  # so many times fewer or more rows than asked for are not what was foretold
 

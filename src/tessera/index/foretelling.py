@@ -13,7 +13,7 @@ import numpy as np
 
 from tessera.index.codec import Float32s
 
-MOST_ROWS = 65536
+MOST_ROWS = 32768
 _OF_ALL = 16  # one row of so many is in the sample, as long as it is not too large
 _LEAST_RANK = 32  # fewer rows than this above the score say too little of where it lies
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera.index.calibration import Calibration, Probe, allowed_misses, depth_of
+from tessera.index.calibration import EXACT_NS, ROW_NS, Calibration, Probe, allowed_misses, depth_of
 from tessera.index.fast import FastCodec
-from tessera.index.first_look import BYTE_NS, ROW_NS
+from tessera.index.first_look import BYTE_NS
 from tessera.index.rows import Keep
 from tessera.index.store import DescriptorStore
 
 _MOST_LISTS = 16384
-_SHARES = (0.35, 0.5, 0.65)  # of what may be missed, so much by looking into too few lists: tried in turn
-_LIST_NS, _EXACT_NS = 2000.0, 1500.0  # measured on one core: opening a list, and reading one descriptor
+_SHARES = (0.35, 0.5, 0.65, 0.8)  # of what may be missed, so much by looking into too few lists: tried in turn
+_LIST_NS = 2000.0  # measured on one core: opening a list
 
 
 class IvfCodec(FastCodec):
@@ -22,8 +22,8 @@ class IvfCodec(FastCodec):
 
     @staticmethod
     def _lists(total: int) -> int:
-        # A power of two near sqrt(N) / 2: more lists hold neighbours together better, but each costs its opening.
-        wanted = min(np.sqrt(max(total, 1)) / 2, total / 39, _MOST_LISTS)
+        # A power of two near sqrt(N) / 8: more lists hold neighbours together better, but each costs its opening.
+        wanted = min(np.sqrt(max(total, 1)) / 8, total / 39, _MOST_LISTS)
         return int(2 ** np.rint(np.log2(max(wanted, 1))))
 
     def _probe_ladder(self, probe: Probe, store: DescriptorStore, target: float) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ class IvfCodec(FastCodec):
     def cost_ns(self, calibration: Calibration) -> float:
         share = calibration.probes / len(self._first.lists)
         scan = share * len(self._first) * self._first.code_bytes * BYTE_NS + calibration.probes * _LIST_NS
-        return scan + calibration.depth_100 * ROW_NS + calibration.exact_100 * _EXACT_NS
+        return scan + calibration.depth_100 * ROW_NS + calibration.exact_100 * EXACT_NS
 
     def _probes(self, k: int, keep: Keep | None) -> int:
         """More lists for a narrow filter, so that as many admitted rows are looked at, and for k beyond 100."""

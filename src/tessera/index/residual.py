@@ -32,6 +32,7 @@ class ResidualCodes:
         self._pq: Any = faiss.ProductQuantizer(len(order), len(words), 8)
         faiss.copy_array_to_vector(np.ascontiguousarray(words).reshape(-1), self._pq.centroids)
         self.words = words
+        self._scorer = _with_scores(words)
         self._first = np.arange(0, _WORDS * len(words), _WORDS, dtype=np.int32)
 
     @classmethod
@@ -67,6 +68,28 @@ class ResidualCodes:
             np.sum(np.take(table, places), axis=1, out=scores[i : i + _CACHED_ROWS])
         return scores
 
+    def best(self, query: Float32s, rows: Int64s, scores: Float32s, count: int) -> Int64s:
+        """Those rows, `count` of them, whose first scores and differences together are highest for a query's C.
+
+        FAISS looks codes up three times faster than numpy can. So that it adds the first scores, too, they are two
+        bytes more of each code, whose words are the steps of a staircase.
+        """
+        width, room = len(self.words), self.words.shape[2]
+        low, high = float(scores.min()), float(scores.max())
+        step = max((high - low) / 65535, 1e-12)
+        codes = np.empty((len(rows), width + 2), np.uint8)
+        codes[:, :width] = np.take(self.codes, rows, axis=0)
+        codes[:, width:] = np.rint((scores - low) / step).astype(">u2").view(np.uint8).reshape(-1, 2)
+        asked = np.zeros((width + 2, room), np.float32)
+        asked[:width] = query[self.order].reshape(width, room)
+        asked[width:, 0] = 256 * step, step
+        found, values = np.empty(count, np.int64), np.empty(count, np.float32)
+        heap: Any = faiss.float_minheap_array_t()
+        heap.nh, heap.k, heap.ids, heap.val = 1, count, faiss.swig_ptr(found), faiss.swig_ptr(values)
+        self._scorer.search_ip(faiss.swig_ptr(asked), 1, faiss.swig_ptr(codes), len(rows), heap)
+        chosen: Int64s = rows[found]
+        return chosen
+
     def append(self, codes: Bytes) -> None:
         self.codes = np.concatenate([self.codes, codes])
 
@@ -79,4 +102,14 @@ class ResidualCodes:
 
     @property
     def memory_bytes(self) -> int:
-        return self.codes.nbytes + 2 * self.words.nbytes
+        return self.codes.nbytes + 3 * self.words.nbytes
+
+
+def _with_scores(words: Float32s) -> Any:
+    """A product quantiser with words B 256 d, and two subspaces more whose words are 0 .. 255."""
+    width, _, room = words.shape
+    stairs = np.zeros((2, _WORDS, room), np.float32)
+    stairs[:, :, 0] = np.arange(_WORDS)
+    pq: Any = faiss.ProductQuantizer((width + 2) * room, width + 2, 8)
+    faiss.copy_array_to_vector(np.concatenate([words, stairs]).reshape(-1), pq.centroids)
+    return pq
