@@ -162,7 +162,10 @@ def test_depth_is_foretold_from_a_sample() -> None:
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((20, 5000)).astype(np.float32)
     neighbours = [np.full(10, 2.3263, np.float32)] * 20  # one in a hundred scores higher
-    assert expected_depth(scores, neighbours, 100_000, 0.5) == pytest.approx(1000, rel=0.2)
+    assert expected_depth(scores, neighbours, 100_000, {10: 0.5}) == pytest.approx(1000, rel=0.2)
+    harder = [np.append(near, np.full(10, 1.2816, np.float32)) for near in neighbours]  # and these one in ten
+    assert expected_depth(scores, harder, 100_000, {10: 0.5}) == pytest.approx(1000, rel=0.2)
+    assert expected_depth(scores, harder, 100_000, {10: 0.5, 20: 0.9}) == pytest.approx(10_000, rel=0.2)
 
 
 def test_a_scan_of_blocks_finds_the_best(gallery: Any, queries: Any) -> None:

@@ -27,7 +27,7 @@ _LEAST_DEPTH = 64
 _FAR_MISSES = 2.7  # of a hundred neighbours so many times more may be missed: the last of them are nearly ties
 _FIRST_SHARES = (0.6, 0.8, 0.9, 0.95)  # of what may be missed, so much by the first look and lists not looked into
 # Measured on one core: keeping one row more for the second look, and reading one descriptor more.
-ROW_NS, EXACT_NS = 250.0, 1400.0
+ROW_NS, EXACT_NS = 300.0, 1400.0
 
 # queries Q D, depth, probes -> rows Q depth, best first, and the scores of the second look
 Rough = Callable[[Float32s, int, int], tuple[Int64s, Float32s]]
@@ -144,15 +144,17 @@ def exact_neighbours(queries: Float32s, own: Int64s, store: DescriptorStore, k: 
 def _measure(rows: Int64s, scores: Float32s, probe: Probe, target: float) -> Calibration:
     found: dict[int, tuple[int, int]] = {}
     first = np.stack([_places(*given) for given in zip(rows, probe.own, probe.truth, strict=True)])
+    least = 1  # who asks for more neighbours must not find fewer of the first ten
     for k, misses in allowed_misses(target).items():
         options = []
         for share in _FIRST_SHARES:
-            depth = depth_of(first[:, :k], 1 - share * misses)
+            depth = max(depth_of(first[:, :k], 1 - share * misses), least)
             again = _places_again(rows[:, :depth], scores[:, :depth], probe, k)
             exact = depth_of(again, 1 - misses)
             options.append((depth * ROW_NS + exact * EXACT_NS, depth, exact, float((again < exact).mean())))
         _, *depths, reached = min(options)
-        found[k] = depths[0], depths[1]
+        least, exact = depths
+        found[k] = least, exact
         if k == 10:
             recall = reached
     (depth_10, exact_10), (depth_100, exact_100) = (tuple(map(_with_slack, depths)) for depths in found.values())
@@ -192,14 +194,15 @@ def depth_of(places: Int64s, target: float) -> int:
     return int(min(ordered[min(int(np.ceil(target * len(ordered))) - 1, len(ordered) - 1)] + 1, _DEEPEST))
 
 
-def expected_depth(scores: Float32s, neighbours: list[Float32s], total: int, target: float) -> int:
+def expected_depth(scores: Float32s, neighbours: list[Float32s], total: int, kept: dict[int, float]) -> int:
     """How deep a first look must go among `total` rows, from the scores of a sample of them alone.
 
-    scores: Q N, of the sample. neighbours: of each query, the scores of its true neighbours. A neighbour's place is the
-    share of the sample that scores higher, times the total.
+    scores: Q N, of the sample. neighbours: of each query, the scores of its true neighbours, nearest first; kept: for
+    each k, the share of the first k that must be found. A neighbour's place is the share of the sample that scores
+    higher, times the total.
     """
     places = [
         (scores.shape[1] - np.searchsorted(np.sort(mine), theirs, side="right")) * total // scores.shape[1]
         for mine, theirs in zip(scores, neighbours, strict=True)
     ]
-    return depth_of(np.concatenate(places), target)
+    return max(depth_of(np.concatenate([theirs[:k] for theirs in places]), share) for k, share in kept.items())
