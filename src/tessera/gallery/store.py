@@ -184,8 +184,8 @@ class Store:
         generation, model = self.catalog.generation(), self._model_of_catalogue()
         engine.refresh(self.catalog)
         with self._opening:
-            if engine is self._engine:
-                self._shown, self._shown_model = max(self._shown, generation), model
+            if engine is self._engine and generation >= self._shown:  # else another thread has come further
+                self._shown, self._shown_model = generation, model
         # An index that had to be made is written down for the next reader, unless someone else is writing.
         if engine.worth_saving and self._writing.acquire(blocking=False):
             try:
