@@ -13,15 +13,11 @@ from tessera.local.codebook import Codebook
 DIM = 24
 
 
-def multiply_slowly(bounds, features, tiles, steps, room):
+def multiply_slowly(bounds, tile, features, step, room):
     """`add_largest_products` without torch, in int64."""
     del room
-    products = [features.astype(np.int64) @ tile.astype(np.int64).T for tile in tiles]
-    each = bounds.shape[1] // len(tiles)
-    largest = [
-        part.reshape(len(features), -1, each).max(axis=1) * step for part, step in zip(products, steps, strict=True)
-    ]
-    bounds += np.concatenate(largest, axis=1).astype(np.float32)
+    products = tile.astype(np.int64) @ features.astype(np.int64).T
+    bounds += (products.reshape(-1, *bounds.shape).max(axis=0) * step).astype(np.float32)
 
 
 def need_quick_products():
@@ -101,6 +97,7 @@ def test_where_bounds_tell_nothing_apart_it_says_so():
     assert search.search(random.normal(size=(4, DIM)).astype(np.float32), 3) is None
     words, features = draw("anywhere")
     assert BoundedSearch(words).search(features, 17) is None
+    assert BoundedSearch(words).search(features, 12) is None  # more than there are tiles of words
     assert BoundedSearch(words).search(features[:0], 5).shape == (0, 5)
 
 
@@ -134,20 +131,18 @@ def test_few_directions_are_used_where_they_tell_words_apart_and_passed_over_whe
 @pytest.mark.usefixtures("products")
 def test_blocks_of_other_sizes_share_their_room(monkeypatch):
     words, features = draw("near words")
-    monkeypatch.setattr(bounded, "_ROWS", 32)  # 32 and 8 features, multiplied 12 at a time
-    monkeypatch.setattr(bounded, "_MULTIPLIED", 12)
+    monkeypatch.setattr(bounded, "_ROWS", 32)  # 32 and 8 features
     found = BoundedSearch(words).search(features, 5)
     assert np.array_equal(found, nearest_by_definition(words, features, 5)[1])
 
 
 def test_products_do_not_overflow():
     need_quick_products()
-    features, tiles = np.full((3, 256), 127, np.int8), np.full((1, 4096, 256), -127, np.int8)
-    tiles[0, 0] = 127
-    ours, slow = np.zeros((2, 3, 256), np.float32)
-    steps = np.ones(1, np.float32)
-    add_largest_products(ours, features, tiles, steps, Room())
-    multiply_slowly(slow, features, tiles, steps, Room())
+    features, tile = np.full((3, 256), 127, np.int8), np.full((1024, 256), -127, np.int8)
+    tile[0] = 127
+    ours, slow = np.zeros((2, 64, 3), np.float32)
+    add_largest_products(ours, tile, features, 1.0, Room())
+    multiply_slowly(slow, tile, features, 1.0, Room())
     assert np.array_equal(ours, slow)
 
 

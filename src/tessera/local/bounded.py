@@ -16,19 +16,18 @@ groups, more are used (LEVELS), and in the end all.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.local.codebook import Vectors, Words
 
-_TILE = 4096  # words whose products with so many features stay in the cache
-_MULTIPLIED = 256
+_TILE = 1024  # words whose products with so many features stay in the cache
 _ROWS = 1024  # features searched at once
-_PARTS = 64  # of the groups; the best of each may be looked at first
-_AT_ONCE = 32  # pairs of feature and group compared at once
 _ROUNDING = 1e-5  # relative, far above that of the float32 operations here
 _MOST_NEAREST = 16
 
@@ -104,10 +103,10 @@ class Room:
     """Arrays that a thread uses again and again: fresh ones of this size take nearly as long as filling them."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, npt.NDArray[np.generic]] = {}
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
 
-    def get(self, name: str, shape: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-        size = shape[0] * shape[1]
+    def get(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        size = math.prod(shape)
         array = self._arrays.get(name)
         if array is None or array.size < size:
             array = self._arrays[name] = np.empty(size, dtype)
@@ -131,7 +130,7 @@ class _Bounds:
         halves = 0.5 * np.square(words, dtype=np.float64).sum(axis=1)
         self._length = float(np.sqrt(2 * halves.max()))
         self._halves = np.where(there, halves[self._members], np.inf).astype(np.float32)
-        self._vectors = np.where(there[:, :, None], words[self._members], np.float32(0))  # G GROUP D
+        self._vectors = np.where(there[:, :, None], words[self._members], np.float32(0)).reshape(-1, words.shape[1])
         highest = np.abs(turned[order]).reshape(-1, _TILE * dim).max(axis=1)
         self._steps = np.maximum(highest, 1e-30) / np.float32(127)  # a tile
         steps = np.repeat(self._steps, _TILE // group)[:, None, None]
@@ -140,26 +139,28 @@ class _Bounds:
         errors = np.linalg.norm(grouped - codes * steps, axis=2).max(axis=1)
         longest = np.sqrt(2 * leading[self._members].max(axis=1))
         least = np.where(there, leading[self._members], 1e30).min(axis=1)
-        self._parts = np.stack([longest, errors, -least, np.ones_like(least)]).astype(np.float32)  # 4 G
+        self._parts = np.stack([longest, errors, -least, np.ones_like(least)], axis=1).astype(np.float32)  # G 4
         # A group's words lie a stride apart, so that the largest of each group is a maximum of whole rows.
         apart = codes.reshape(-1, _TILE // group, group, dim).transpose(0, 2, 1, 3)
         self._tiles = np.ascontiguousarray(apart).reshape(-1, _TILE, dim)
 
     def search(self, features: Vectors, nearest: int, room: Room) -> Words | None:
         """As `BoundedSearch.search`, for a block of features with the mean taken off."""
+        if nearest > len(self._tiles):
+            return None
         count = len(features)
-        bounds, units = self._bound(features, room)  # N G, N 1
-        first = _best_groups(bounds, nearest)  # N M
+        bounds, peaks, units = self._bound(features, room)  # G N, T N, N
+        first = _best_groups(bounds, peaks, nearest)  # N M
         owners = np.repeat(np.arange(count), nearest)
         scores = self._score(features, owners, first.ravel())
         reached = np.partition(scores.reshape(count, -1), -nearest, axis=1)[:, -nearest]
         # What a bound must reach to matter; the groups that were looked at need no second look.
         scale = np.linalg.norm(features, axis=1) + self._length
-        bounds[np.arange(count)[:, None], first] = -np.inf
-        left = np.flatnonzero(bounds >= (reached - _ROUNDING * scale**2)[:, None] / units)
+        bounds[first, np.arange(count)[:, None]] = -np.inf
+        left = np.flatnonzero(bounds >= (reached - _ROUNDING * scale**2) / units)
         if len(left) > self._level.most * count:
             return None
-        others, groups = np.divmod(left, bounds.shape[1])
+        groups, others = np.divmod(left, count)
         values = np.concatenate([scores, self._score(features, others, groups)]).ravel()
         owners = np.repeat(np.concatenate([owners, others]), self._level.group)
         kept = np.flatnonzero(values >= reached[owners])
@@ -169,58 +170,56 @@ class _Bounds:
         begins = np.searchsorted(owners[order], np.arange(count))
         return np.asarray(words[order[begins[:, None] + np.arange(nearest)]], np.int32)
 
-    def _bound(self, features: Vectors, room: Room) -> tuple[Floats, Floats]:
-        """For each feature and group a number that no word of it exceeds, N G, and the feature's unit of it, N 1."""
+    def _bound(self, features: Vectors, room: Room) -> tuple[Floats, Floats, Floats]:
+        """For each group and feature a number that no word of it exceeds, G N; the highest of each tile, T N; the
+        features' units of them, N."""
         turned = features @ self._basis
         units = np.maximum(np.abs(turned).max(axis=1, keepdims=True), 1e-30) / np.float32(127)
         codes = np.rint(turned / units).astype(np.int8)
         rounded = codes * units
         rest = 0.5 * (np.square(features).sum(axis=1) - np.square(turned).sum(axis=1))
         error, length = (np.linalg.norm(part, axis=1) for part in (turned - rounded, rounded))
-        shares = np.stack([error, length, np.ones_like(error), np.maximum(rest, 0)], axis=1) / units
-        bounds: Floats = room.get("bounds", (len(features), len(self._members)), np.float32)  # type: ignore[assignment]
-        np.matmul(shares, self._parts, out=bounds)
-        add_largest_products(bounds, codes, self._tiles, self._steps, room)
-        return bounds, units
+        shares = np.stack([error, length, np.ones_like(error), np.maximum(rest, 0)]) / units.T  # 4 N
+        bounds = room.get("bounds", (len(self._members), len(features)), np.float32)
+        peaks = room.get("peaks", (len(self._tiles), len(features)), np.float32)
+        each = len(bounds) // len(self._tiles)
+        for number, tile in enumerate(self._tiles):
+            part = bounds[number * each : (number + 1) * each]
+            np.matmul(self._parts[number * each : (number + 1) * each], shares, out=part)
+            add_largest_products(part, tile, codes, float(self._steps[number]), room)
+            part.max(axis=0, out=peaks[number])
+        return bounds, peaks, units[:, 0]
 
     def _score(self, features: Vectors, rows: Places, groups: Places) -> Floats:
         """q.c - |c|^2 / 2 of each pair of a feature and a group, exactly, P GROUP."""
-        scores = np.empty((len(rows), self._level.group), np.float32)
-        order = np.argsort(groups, kind="stable")  # a group that several features ask for stays in the cache
-        rows, groups = rows[order], groups[order]
-        for start in range(0, len(rows), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
-            np.matmul(self._vectors[groups[part]], features[rows[part], :, None], out=scores[part, :, None])
+        import faiss
+
+        size = self._level.group
+        places = groups[:, None] * size + np.arange(size)
+        scores, asked = np.empty(places.shape, np.float32), features[rows]
+        pointers = (faiss.swig_ptr(array) for array in (scores, asked, self._vectors, places))
+        faiss.fvec_inner_products_by_idx(*pointers, features.shape[1], *places.shape)  # type: ignore[attr-defined]
         scores -= self._halves[groups]
-        found = np.empty_like(scores)
-        found[order] = scores
-        return found
+        return scores
 
 
-def add_largest_products(bounds: Floats, features: Codes, tiles: Codes, steps: Floats, room: Room) -> None:
-    """Add to bounds, N G, the largest product of each feature with the words of each group, times the tile's step.
+def add_largest_products(bounds: Floats, tile: Codes, features: Codes, step: float, room: Room) -> None:
+    """Add to bounds, G N, the largest product of the words of each group with each feature, times the step.
 
-    features: N P; tiles: T TILE P; steps: T. Tile by tile, so that everything stays in the cache.
+    tile: TILE P, a group's words G apart; features: N P.
     """
     import torch
 
-    each = bounds.shape[1] // len(tiles)
-    for start in range(0, len(features), _MULTIPLIED):
-        given, total = (torch.from_numpy(array[start : start + _MULTIPLIED]) for array in (features, bounds))
-        products = torch.from_numpy(room.get("products", (len(given), _TILE), np.int32))
-        largest = torch.from_numpy(room.get("largest", (len(given), each), np.int32))
-        for number, tile in enumerate(tiles):
-            torch._int_mm(given, torch.from_numpy(tile).t(), out=products)
-            torch.amax(products.view(len(given), -1, each), 1, out=largest)
-            total[:, number * each : (number + 1) * each].add_(largest, alpha=float(steps[number]))
+    products = torch.from_numpy(room.get("products", (len(tile), len(features)), np.int32))
+    largest = torch.from_numpy(room.get("largest", bounds.shape, np.int32))
+    torch._int_mm(torch.from_numpy(tile), torch.from_numpy(features).t(), out=products)
+    torch.amax(products.view(-1, *bounds.shape), 0, out=largest)
+    torch.from_numpy(bounds).add_(largest, alpha=step)
 
 
-def _best_groups(bounds: Floats, nearest: int) -> Places:
-    """Groups with high bounds, N M, each from another part of the groups: sorting them all would take too long."""
-    if nearest == 1:
-        return np.asarray(bounds.argmax(axis=1)[:, None], np.int64)
-    parts = bounds.reshape(len(bounds), _PARTS, -1)
-    best = parts.argmax(axis=2)  # N PARTS
-    heights = np.take_along_axis(parts, best[:, :, None], axis=2)[:, :, 0]
-    chosen = np.argpartition(-heights, nearest, axis=1)[:, :nearest]
-    return np.asarray(chosen * parts.shape[2] + np.take_along_axis(best, chosen, axis=1), np.int64)
+def _best_groups(bounds: Floats, peaks: Floats, nearest: int) -> Places:
+    """Groups with high bounds, N M, each from another tile: sorting them all would take too long."""
+    tiles = np.argpartition(-peaks, nearest - 1, axis=0)[:nearest].T  # N M
+    each = len(bounds) // len(peaks)
+    inside = bounds.reshape(len(peaks), each, -1)[tiles, :, np.arange(len(tiles))[:, None]]  # N M EACH
+    return np.asarray(tiles * each + inside.argmax(axis=2), np.int64)
