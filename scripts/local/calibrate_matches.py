@@ -6,7 +6,7 @@
 Every query of landmarks of the role `val`, against the hundred photos that a global model finds most similar: the same
 task as re-ranking, on landmarks that no table is measured on. A photo is true if geometry connects it with the query
 (components) and a stranger if it shows another landmark; the landmark's other photos count as neither. With
-`--features dsm` the bounds are standard deviations above chance; `lightglue` takes most of a second a pair, so a lower
+`--features dsm` inliers are places; `lightglue` takes most of a second a pair, so a lower
 `--depth` is wise. `--planar 24` adds painted scenes with known homographies: each with its view, and with four others'.
 """
 
@@ -26,14 +26,13 @@ from tessera.data.images import load_benchmark
 from tessera.evaluate.local import BenchmarkFeatures
 from tessera.evaluate.protocol import PROTOCOLS, relevance_for, score_query
 from tessera.extract.extractor import Extractor
-from tessera.local.dsm import DsmConfig, DsmExtractor, beyond_chance, verify_channels
+from tessera.local.dsm import DsmConfig, DsmExtractor, verify_channels
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.rerank import DEPTH, EDGE_CELLS, open_reranker, order_candidates
 from tessera.local.verification import VerificationConfig, verify
 
-BOUNDS = (6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40)
-SIGMAS = (16, 18, 20, 21, 24)
+BOUNDS = (6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 30, 32, 34, 36, 40)
 
 
 # The inliers of a pair that each bound accepts.
@@ -68,7 +67,6 @@ def main() -> None:
     store = BenchmarkFeatures(local, given.output / "cache", SIZE)
     features = [store.get(path) for path in benchmark.gallery]
     store.flush()
-    bounds = SIGMAS if given.features == "dsm" else BOUNDS
     heads = [ranking[ranking != own][: given.depth] for own, ranking in zip(benchmark.own_ids, rankings, strict=True)]
     print("| way | bound | true pairs | strangers | gain of mAP, views | planar: true | strangers |\n|" + "---|" * 7)
     for name, accept in ways.items():
@@ -77,7 +75,7 @@ def main() -> None:
             for own, head in zip(benchmark.own_ids, heads, strict=True)
         ]
         scenes = compare_scenes(local, accept, given.planar, given.enlarge)
-        for number, bound in enumerate(bounds):
+        for number, bound in enumerate(BOUNDS):
             counts = [of_query[:, number] for of_query in accepted]
             shares = " | ".join(_share(part[:, number]) if len(part) else "" for part in scenes)
             print(f"| {name} | {bound} | {_outcome(benchmark, rankings, counts)} | {shares} |", flush=True)
@@ -130,11 +128,7 @@ def _accepted(found: int) -> list[int]:
 
 
 def count_channels(first: LocalFeatures, second: LocalFeatures) -> list[int]:
-    config = DsmConfig(significance=0)
-    found = verify_channels(first, second, config)
-    cell = 2 * float(second.scales[0]) * config.tolerance if len(second) else 1.0
-    least = [beyond_chance(len(found.matches), cell, second.image_size, sigma) for sigma in SIGMAS]
-    return [found.num_inliers * (found.num_inliers >= max(needed, config.min_inliers)) for needed in least]
+    return _accepted(verify_channels(first, second, DsmConfig(min_inliers=0)).num_inliers)
 
 
 def _outcome(benchmark: Benchmark, rankings: np.ndarray, counts: list[np.ndarray]) -> str:

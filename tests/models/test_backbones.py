@@ -26,6 +26,7 @@ def test_a_backbone_says_what_it_gives(name: str) -> None:
             conv4, conv5 = backbone.forward_stages(torch.empty(1, 3, 224, 320))
             assert conv4.shape == (1, backbone.stage_channels[0], 14, 20)
             assert conv5.shape == features.shape and backbone.stage_channels[1] == backbone.channels
+            assert backbone.detectors(torch.empty(1, 3, 224, 320)).shape[2:] == (14, 20)
 
 
 @pytest.mark.parametrize("name", LIGHT)
@@ -37,6 +38,13 @@ def test_every_shape_of_picture_gives_a_map(name: str, size: tuple[int, int]) ->
     expected = [-(-side // backbone.stride) for side in size]
     assert list(features.shape[2:]) == expected
     assert bool(torch.isfinite(features).all())
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_detectors_are_never_negative_and_some_fire(name: str) -> None:
+    with torch.inference_mode():
+        maps = build_backbone(name).eval().detectors(torch.randn(1, 3, 96, 64))
+    assert bool((maps >= 0).all()) and bool((maps > 0).any())
 
 
 def test_torchvisions_names_and_counts() -> None:

@@ -2,9 +2,12 @@
 
 A channel of a map that fires at a place is a detector; two images match where the same channels fire in the same
 arrangement. No descriptor is compared: the channel is the visual word. The paper fits MSER regions to each channel of
-the last map, of pictures of 1024 px; here a feature is a local maximum of a channel of the map at stride 16 (at 384 px
-the last one has 12 x 9 cells, which say little about geometry), placed between cells by the mass around it, and
-hypotheses come from pairs of matches instead of from the regions' shapes.
+the last map, of pictures of 1024 px; here a feature is a local maximum of a channel of a map at stride 16 (the last one
+has 12 x 9 cells at 384 px, which say little about geometry), placed between cells by the mass around it, and hypotheses
+come from pairs of matches instead of from the regions' shapes.
+
+Many channels fire together, and strangers are laid out alike (sky above, walls below), so a number of matches says
+little. What counts is at how many places they agree, a cell of the map once.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from tessera.config import fingerprint
 from tessera.data.images import Pixels
@@ -25,29 +29,32 @@ from tessera.models.bundle import Bundle
 
 Array = npt.NDArray[np.float32]
 _LEAST_MATCHES = 3
+_REFINED = 3  # of the hypotheses
+_ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class DsmConfig:
-    """per_channel: maxima kept of a channel. floor: least value of a maximum, in units of its channel's largest.
+    """side: the longer side that pictures are brought to, larger or smaller: the bound holds for maps of that size.
+
+    per_channel: maxima kept of a channel. floor: least value of a maximum, in units of its channel's largest.
 
     tolerance: how far a mapped maximum may lie from its match, in cells of the map. hypotheses: pairs of matches that
-    are tried, drawn by `seed`. max_zoom: between the two images, along either axis.
+    are tried, drawn by `seed`. max_zoom, max_turn (radians): between the two images.
 
-    significance: by how many standard deviations the inliers must exceed what falls within the tolerance by chance.
-    Photos are laid out alike (sky above, walls below), so strangers agree on many maxima, and images of other sizes on
-    other numbers: a count alone says nothing. The bound is above the best of 1,066 strangers among validation landmarks
+    min_inliers: places that must agree. The bound is above the best of the strangers among validation landmarks
     (docs/local.md).
     """
 
+    side: int = 384
     per_channel: int = 2
     floor: float = 0.5
     tolerance: float = 1.0
     hypotheses: int = 300
     max_zoom: float = 3.0
+    max_turn: float = 0.7
     seed: int = 0
-    min_inliers: int = 12
-    significance: float = 21.0
+    min_inliers: int = 32
 
 
 def find_maxima(maps: Array, config: DsmConfig) -> tuple[npt.NDArray[np.int16], Array, Array]:
@@ -82,7 +89,7 @@ def find_maxima(maps: Array, config: DsmConfig) -> tuple[npt.NDArray[np.int16], 
 
 
 class DsmExtractor:
-    """Maxima of a global bundle's map at stride 16. Needs torch: a bundle's graph gives the descriptor only."""
+    """Maxima of a global bundle's detectors at stride 16. Needs torch: a bundle's graph gives the descriptor only."""
 
     dim = 1
 
@@ -103,7 +110,8 @@ class DsmExtractor:
     @property
     def fingerprint(self) -> str:
         config = self.config
-        return fingerprint("dsm-conv4", self.bundle.card.fingerprint, self.count, config.per_channel, config.floor)
+        given = (config.side, config.per_channel, config.floor)
+        return fingerprint("dsm-detectors", self.bundle.card.fingerprint, self.count, *given)
 
     def extract(self, image: Pixels) -> LocalFeatures:
         """Descriptors are channel numbers, N 1; positions in pixels of the image; a scale is half a cell."""
@@ -117,18 +125,14 @@ class DsmExtractor:
             from tessera.models.export import load_network
 
             self._backbone = load_network(self.bundle).backbone
-        pixels = np.asarray(image, np.float32) / 255
+        pixels = np.asarray(_bring_to(image, self.config.side), np.float32) / 255
         normalised = (pixels - np.asarray(card.preprocessing.mean, np.float32)) / np.asarray(
             card.preprocessing.std, np.float32
         )
         batch = np.ascontiguousarray(normalised.transpose(2, 0, 1)[None])
-        if max(height, width) < card.stride:
-            batch = np.pad(batch, ((0, 0), (0, 0), (0, card.stride - height), (0, card.stride - width)), mode="edge")
         with torch.inference_mode():
-            maps = self._backbone.conv4(torch.from_numpy(batch))[0].numpy()
-        # Some networks leave this map signed: what is far below zero is as good a detector as what is far above.
-        signed = np.concatenate([np.maximum(maps, 0), np.maximum(-maps, 0)])
-        channels, cells, strengths = find_maxima(signed, self.config)
+            maps = self._backbone.detectors(torch.from_numpy(batch))[0].numpy()
+        channels, cells, strengths = find_maxima(maps, self.config)
         kept = slice(0, self.count)
         limits = np.array([width, height], np.float32)
         step = limits / np.array(maps.shape[:0:-1], np.float32)
@@ -140,6 +144,13 @@ class DsmExtractor:
             None,
             (width, height),
         )
+
+
+def _bring_to(image: Pixels, side: int) -> Pixels:
+    height, width = image.shape[:2]
+    zoom = side / max(height, width)
+    size = max(1, round(width * zoom)), max(1, round(height * zoom))
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
 
 
 def match_channels(first: LocalFeatures, second: LocalFeatures) -> Pairs:
@@ -154,54 +165,72 @@ def match_channels(first: LocalFeatures, second: LocalFeatures) -> Pairs:
 
 
 def verify_channels(first: LocalFeatures, second: LocalFeatures, config: DsmConfig | None = None) -> Verification:
-    """The affinity that most channel matches agree on; its inliers are one a feature on either side.
+    """The affinity that most channel matches agree on; its inliers are one a cell on either side.
 
-    An upright affinity (two zooms, a shift) from each drawn pair of matches, then one least-squares affinity on the
-    best one's inliers. The draws come from `seed`, so the same features give the same answer.
+    A similarity (a turn, a zoom, a shift) from each drawn pair of matches; the best few become affinities by least
+    squares on what they gather, again and again while that grows. The draws come from `seed`, so the same features give
+    the same answer.
     """
     config = config or DsmConfig()
     matches = match_channels(first, second)
     nothing = Verification(matches, np.zeros(len(matches), bool), None)
     if len(matches) < _LEAST_MATCHES:
         return nothing
-    source = first.positions[matches[:, 0]].astype(np.float64)
-    target = second.positions[matches[:, 1]].astype(np.float64)
-    cell = 2 * float(second.scales[0]) * config.tolerance
-    zooms, shifts = _hypotheses(source, target, config)
-    if not len(zooms):
+    source, target = first.positions[matches[:, 0]], second.positions[matches[:, 1]]
+    reach = 2 * float(second.scales[0]) * config.tolerance
+    places = np.column_stack([source, np.ones(len(source), np.float32)])  # M 3
+    agreeing = _gather(places, target, _hypotheses(source, target, config), reach)  # M T
+    best = np.argsort(-agreeing.sum(axis=0), kind="stable")[:_REFINED]
+    grown = [_grow(places, target, agreeing[:, number], reach, config.max_zoom) for number in best]
+    inliers, affinity = max(grown, key=lambda one: int(one[0].sum()), default=(nothing.inliers, None))
+    kept = keep_one_each(_cell_numbers(source, first), _cell_numbers(target, second), inliers)
+    if affinity is None or kept.sum() < config.min_inliers:
         return nothing
-    errors = np.abs(source[None] * zooms[:, None] + shifts[:, None] - target[None]).max(axis=2)  # T M
-    best = int(np.argmax((errors <= cell).sum(axis=1)))
-    inliers = errors[best] <= cell
-    transformation = np.array([[zooms[best, 0], 0, shifts[best, 0]], [0, zooms[best, 1], shifts[best, 1]], [0, 0, 1.0]])
-    if inliers.sum() >= _LEAST_MATCHES:
-        homogeneous = np.column_stack([source, np.ones(len(source))])
-        solution, _, rank, _ = np.linalg.lstsq(homogeneous[inliers], target[inliers], rcond=None)
-        refined = np.abs(homogeneous @ solution - target).max(axis=1) <= cell
-        area = abs(np.linalg.det(solution[:2]))
-        if rank == 3 and refined.sum() >= inliers.sum() and 1 / config.max_zoom**2 < area < config.max_zoom**2:
-            inliers, transformation = refined, np.vstack([solution.T, [0, 0, 1]])
-    kept = keep_one_each(matches[:, 0], matches[:, 1], inliers)
-    if kept.sum() < beyond_chance(len(matches), cell, second.image_size, config.significance):
-        return nothing
-    return Verification(matches, kept, transformation)
+    return Verification(matches, kept, np.vstack([affinity.T, [0, 0, 1]]))
 
 
-def beyond_chance(matches: int, cell: float, size: tuple[int, int], significance: float) -> float:
-    """How many of so many matches must agree, if each falls within `cell` of its place with its share of the area."""
-    share = min(1.0, (2 * cell) ** 2 / max(size[0] * size[1], 1))
-    return matches * share + significance * float(np.sqrt(matches * share * (1 - share)))
-
-
-def _hypotheses(
-    source: npt.NDArray[np.float64], target: npt.NDArray[np.float64], config: DsmConfig
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Zooms T 2 and shifts T 2 from pairs of matches whose zooms are believable."""
+def _hypotheses(source: Array, target: Array, config: DsmConfig) -> Array:
+    """Similarities from pairs of matches that a camera could have made, T 3 2: (x, y, 1) times one is where it goes."""
     draws = np.random.default_rng(config.seed).integers(0, len(source), (4 * config.hypotheses, 2))
-    run = source[draws[:, 1]] - source[draws[:, 0]]
-    rise = target[draws[:, 1]] - target[draws[:, 0]]
+    before, after = source @ np.array([1, 1j]), target @ np.array([1, 1j])
     with np.errstate(divide="ignore", invalid="ignore"):
-        zooms = rise / run
-    believable = ((zooms > 1 / config.max_zoom) & (zooms < config.max_zoom)).all(axis=1)
-    zooms, first = zooms[believable][: config.hypotheses], draws[believable, 0][: config.hypotheses]
-    return zooms, target[first] - source[first] * zooms
+        turns = (after[draws[:, 1]] - after[draws[:, 0]]) / (before[draws[:, 1]] - before[draws[:, 0]])
+        zooms, angles = np.abs(turns), np.abs(np.angle(turns))
+        possible = (zooms > 1 / config.max_zoom) & (zooms < config.max_zoom) & (angles < config.max_turn)
+    kept = np.flatnonzero(possible)[: config.hypotheses]
+    turn, start = turns[kept], draws[kept, 0]
+    shift = after[start] - before[start] * turn
+    rows = [(turn.real, turn.imag), (-turn.imag, turn.real), (shift.real, shift.imag)]
+    return np.asarray(np.moveaxis(np.array(rows), 2, 0), np.float32)
+
+
+def _gather(places: Array, target: Array, maps: Array, reach: float) -> npt.NDArray[np.bool_]:
+    """Which matches, M, each of the maps, T 3 2, brings within reach along both axes. M T."""
+    across, down = (
+        np.abs(places @ np.ascontiguousarray(maps[:, :, axis].T) - target[:, axis, None]) <= reach for axis in (0, 1)
+    )
+    return np.asarray(across & down)
+
+
+def _grow(
+    places: Array, target: Array, inliers: npt.NDArray[np.bool_], reach: float, max_zoom: float
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any] | None]:
+    """The inliers of a hypothesis, and the affinity 3 2 that fits them, after rounds in which they became more."""
+    fitted: npt.NDArray[Any] | None = None
+    for _ in range(_ROUNDS):
+        solution, _, rank, _ = np.linalg.lstsq(places[inliers].astype(np.float64), target[inliers], rcond=None)
+        area = abs(np.linalg.det(solution[:2]))
+        if rank < 3 or not 1 / max_zoom**2 < area < max_zoom**2:
+            break
+        found = _gather(places, target, solution[None].astype(np.float32), reach)[:, 0]
+        grows = found.sum() > inliers.sum()
+        if grows or fitted is None:
+            inliers, fitted = found, solution
+        if not grows:
+            break
+    return inliers, fitted
+
+
+def _cell_numbers(points: Array, features: LocalFeatures) -> npt.NDArray[np.int64]:
+    across, down = (points // (2 * features.scales[0])).astype(np.int64).T
+    return np.asarray(down * (int(across.max(initial=0)) + 1) + across)

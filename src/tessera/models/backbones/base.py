@@ -38,6 +38,14 @@ class Backbone(nn.Module):
         """The last stage: from the map at stride 16 to the one at stride 32."""
         raise NotImplementedError
 
+    def detectors(self, images: Tensor) -> Tensor:
+        """images: B 3 H W. Returns a map at stride 16 whose channels say where something is: no number is negative.
+
+        For deep spatial matching. A map with signs is given twice: far below zero is as good a detector as far above.
+        """
+        conv4 = self.conv4(images)
+        return torch.cat([conv4.clamp_min(0), -conv4.clamp_max(0)], dim=1)
+
     def forward_stages(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """images: B 3 H W. Returns the maps at stride 16 and 32."""
         conv4 = self.conv4(images)

@@ -86,6 +86,11 @@ class MobileNetV2(Backbone):
     def conv5(self, conv4: Tensor) -> Tensor:
         return cast(Tensor, self.features[self._conv4_end :](conv4))
 
+    def detectors(self, images: Tensor) -> Tensor:
+        """The 576 channels that the next block makes of the map at stride 16: many more, and each says one thing."""
+        block = cast(_InvertedResidual, self.features[self._conv4_end])
+        return cast(Tensor, block.conv[0](self.conv4(images)))
+
 
 class _SameConv2d(nn.Conv2d):
     """TensorFlow's SAME padding without looking at the size.
@@ -119,8 +124,11 @@ class _LiteBlock(nn.Module):
         self._bn2 = _tf_norm(outputs)
         self.residual = stride == 1 and inputs == outputs
 
+    def expanded(self, x: Tensor) -> Tensor:
+        return F.relu6(self._bn0(self._expand_conv(x))) if self.expand else x
+
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu6(self._bn0(self._expand_conv(x))) if self.expand else x
+        y = self.expanded(x)
         y = F.relu6(self._bn1(self._depthwise_conv(y)))
         y = cast(Tensor, self._bn2(self._project_conv(y)))
         return x + y if self.residual else y
@@ -171,6 +179,10 @@ class EfficientNetLite(Backbone):
         for block in self._blocks[self._conv4_end :]:
             x = block(x)
         return F.relu6(self._bn1(self._conv_head(x)))
+
+    def detectors(self, images: Tensor) -> Tensor:
+        """The channels, six times as many, that the next block makes of the map at stride 16."""
+        return cast(_LiteBlock, self._blocks[self._conv4_end]).expanded(self.conv4(images))
 
 
 class EfficientNetLiteLevels(EfficientNetLite):
