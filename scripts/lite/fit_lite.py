@@ -17,7 +17,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -47,7 +47,8 @@ SAMPLED = 8  # every so many photos give local features to the tokenizer
 
 @dataclass(frozen=True)
 class Settings:
-    """roles: of the landmarks to fit on; excluded: landmarks that are in a benchmark."""
+    """roles: of the landmarks to fit on; excluded: landmarks that are in a benchmark; size: the longer side of pictures
+    that commands give the bundle when none is named."""
 
     roles: tuple[str, ...] = ("train",)
     excluded: tuple[int, ...] = (16,)
@@ -57,6 +58,7 @@ class Settings:
     power: float = 3.0
     sharpness: float = 1.0
     shrinkage: float = 1.0
+    size: int = 384
     tuning: Tuning = field(default_factory=Tuning)
 
 
@@ -174,6 +176,7 @@ def main() -> None:
             "components_sha256": hash_file(options.components),
         },
     )
+    card = replace(card, preprocessing=replace(card.preprocessing, size=settings.size))
     bundle = export_bundle(network, options.output, card, half=True)
     print(f"{bundle.path}: fingerprint {bundle.card.fingerprint}, {time.time() - begin:.0f} s")
 

@@ -49,12 +49,12 @@ class DsmConfig:
     side: int = 384
     per_channel: int = 2
     floor: float = 0.5
-    tolerance: float = 1.0
+    tolerance: float = 0.5
     hypotheses: int = 300
     max_zoom: float = 3.0
     max_turn: float = 0.7
     seed: int = 0
-    min_inliers: int = 32
+    min_inliers: int = 36
 
 
 def find_maxima(maps: Array, config: DsmConfig) -> tuple[npt.NDArray[np.int16], Array, Array]:
@@ -94,7 +94,7 @@ class DsmExtractor:
     dim = 1
 
     def __init__(
-        self, bundle: Bundle | str | Path = "lite", *, count: int = 1000, config: DsmConfig | None = None
+        self, bundle: Bundle | str | Path = "lite", *, count: int = 3000, config: DsmConfig | None = None
     ) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         if self.bundle.card.kind != "global":

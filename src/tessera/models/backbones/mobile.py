@@ -36,6 +36,7 @@ _EFFICIENTNET = (
 )
 _LITE_SCALING = {0: (1.0, 1.0), 1: (1.0, 1.1), 2: (1.1, 1.2)}  # width, depth
 _HEAD_CHANNELS = 1280
+_DETECTING_BLOCKS = 5  # fewer, or one, tell strangers apart less well (docs/local.md)
 _LEVEL_EPS = 1e-6  # a root has no slope at zero
 
 
@@ -87,9 +88,13 @@ class MobileNetV2(Backbone):
         return cast(Tensor, self.features[self._conv4_end :](conv4))
 
     def detectors(self, images: Tensor) -> Tensor:
-        """The 576 channels that the next block makes of the map at stride 16: many more, and each says one thing."""
-        block = cast(_InvertedResidual, self.features[self._conv4_end])
-        return cast(Tensor, block.conv[0](self.conv4(images)))
+        """The channels inside the last blocks that read a map at stride 16: many more than the map has."""
+        x, found = images, []
+        for index in range(self._conv4_end + 1):
+            if index > self._conv4_end - _DETECTING_BLOCKS:
+                found.append(cast(_InvertedResidual, self.features[index]).conv[0](x))
+            x = self.features[index](x)
+        return torch.cat(found, dim=1)
 
 
 class _SameConv2d(nn.Conv2d):
@@ -181,8 +186,13 @@ class EfficientNetLite(Backbone):
         return F.relu6(self._bn1(self._conv_head(x)))
 
     def detectors(self, images: Tensor) -> Tensor:
-        """The channels, six times as many, that the next block makes of the map at stride 16."""
-        return cast(_LiteBlock, self._blocks[self._conv4_end]).expanded(self.conv4(images))
+        """The channels inside the last blocks that read a map at stride 16: many more than the map has."""
+        x, found = F.relu6(self._bn0(self._conv_stem(images))), []
+        for index in range(self._conv4_end + 1):
+            if index > self._conv4_end - _DETECTING_BLOCKS:
+                found.append(cast(_LiteBlock, self._blocks[index]).expanded(x))
+            x = self._blocks[index](x)
+        return torch.cat(found, dim=1)
 
 
 class EfficientNetLiteLevels(EfficientNetLite):
