@@ -54,7 +54,7 @@ class DsmConfig:
     max_zoom: float = 3.0
     max_turn: float = 0.7
     seed: int = 0
-    min_inliers: int = 36
+    min_inliers: int = 40
 
 
 def find_maxima(maps: Array, config: DsmConfig) -> tuple[npt.NDArray[np.int16], Array, Array]:
