@@ -15,7 +15,10 @@ import pytest
 from PIL import Image
 
 import tessera
+from tessera.errors import GalleryLockedError
+from tessera.gallery import store
 from tessera.gallery.catalog import Catalog
+from tessera.gallery.lock import writer_lock
 
 COMMAND = [sys.executable, "-m", "tessera.cli.main"]
 
@@ -189,3 +192,46 @@ def test_background_reload_never_asks_an_index_of_another_model(
         found = [(hit.path, hit.score) for hit in shared.search(query, 8)]
     with tessera.Gallery(tmp_path / "gallery") as fresh:
         assert found == [(hit.path, hit.score) for hit in fresh.search(query, 8)]
+
+
+def test_opening_waits_for_whoever_is_making_the_gallery_and_keeps_its_choice(
+    tmp_path: Path, small_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its catalogue is there and has no settings yet: they are the maker's to choose."""
+    folder = tmp_path / "gallery"
+    folder.mkdir()
+    catalog = Catalog(folder / "catalog.sqlite")
+    made, opened = threading.Event(), []
+
+    def make() -> None:
+        with writer_lock(folder):
+            catalog.prepare()
+            made.set()
+            time.sleep(0.3)
+            with catalog.write() as batch:
+                for key, value in {"engine": "faiss", "codec": "pq8", "model": str(small_bundle)}.items():
+                    batch.set(key, value)
+        catalog.close()
+
+    def read() -> None:
+        with tessera.Gallery(folder, create=False) as gallery:
+            opened.append(gallery.stats()["codec"])
+
+    threads = [threading.Thread(target=make), threading.Thread(target=read)]
+    threads[0].start()
+    assert made.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert opened == ["pq8"]
+    with writer_lock(folder):
+        Catalog(folder / "catalog.sqlite").close()
+        with tessera.Gallery(folder, create=False) as gallery:  # a writer at work is no reason to wait
+            assert len(gallery) == 0
+    monkeypatch.setattr(store, "_MAKING_S", 0.1)
+    half_made = tmp_path / "half-made"
+    half_made.mkdir()
+    with writer_lock(half_made):
+        Catalog(half_made / "catalog.sqlite").prepare()
+        with pytest.raises(GalleryLockedError, match="is being written"):
+            tessera.Gallery(half_made, create=False)

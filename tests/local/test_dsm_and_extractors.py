@@ -140,7 +140,7 @@ def test_what_no_camera_does_is_not_tried():
     places = scatter(100)
     turned = move(places, [[-1.0, 0], [0, -1.0]], (20.0, 16.0))  # upside down
     assert verify_channels(as_features(places), as_features(turned)).num_inliers == 0
-    on_one_spot = dict.fromkeys(places, [(5.0, 5.0)])
+    on_one_spot = {channel: [(5.0, 5.0)] for channel in places}
     assert verify_channels(as_features(places), as_features(on_one_spot)).num_inliers == 0
 
 

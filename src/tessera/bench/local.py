@@ -196,13 +196,15 @@ def _measure_search(
 def measure_reranking(*, candidates: int, features: int, seed: int = 0, repeats: int = 3) -> dict[str, Any]:
     """The time of re-ranking with features at hand, for `sp` on SIFT-like and `dsm` on channel-like features.
 
+    features: of `sp`; `dsm` has as many as its extractor gives.
+
     A tenth of the candidates show the query's scene from elsewhere. CPU time beside the clock's: on a busy machine
     only the former means anything.
     """
     import functools
 
     from tessera.extract.runtime import default_threads
-    from tessera.local.dsm import DsmConfig, verify_channels
+    from tessera.local.dsm import FEATURES, DsmConfig, verify_channels
     from tessera.local.features import LocalFeatures
     from tessera.local.rerank import Reranker
     from tessera.local.verification import VerificationConfig, verify
@@ -210,17 +212,18 @@ def measure_reranking(*, candidates: int, features: int, seed: int = 0, repeats:
     random = np.random.default_rng(seed)
 
     def draw(kind: str, base: LocalFeatures | None) -> LocalFeatures:
-        points = random.uniform(0, 1000, (features, 2)).astype(np.float32)
+        count = features if kind == "sp" else FEATURES
+        points = random.uniform(0, 384, (count, 2)).astype(np.float32)
         if kind == "sp":
-            values: npt.NDArray[Any] = np.abs(random.standard_normal((features, DIM))).astype(np.float32)
+            values: npt.NDArray[Any] = np.abs(random.standard_normal((count, DIM))).astype(np.float32)
         else:
-            values = (np.arange(features, dtype=np.int16) // 2)[:, None]  # two maxima a channel
+            values = (np.arange(count, dtype=np.int16) // 2)[:, None]  # two maxima a channel
         if base is not None:
-            half = features // 2
-            points[:half] = base.positions[:half] * np.float32(0.9) + np.float32(20)
+            half = count // 2
+            points[:half] = base.positions[:half] * np.float32(0.9) + np.float32(10)
             values[:half] = base.descriptors[:half]
-        ones = np.ones(features, np.float32)
-        return LocalFeatures(values, points, 8 * ones, ones, None, (1000, 1000))
+        ones = np.ones(count, np.float32)
+        return LocalFeatures(values, points, 8 * ones, ones, None, (384, 384))
 
     answer: dict[str, Any] = {"candidates": candidates, "features": features, "threads": default_threads()}
     nobody: Any = None

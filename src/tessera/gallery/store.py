@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
 
 DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
+_MAKING_S, _BETWEEN_TRIES_S = 2.0, 0.02  # whoever opens a gallery while another process makes it waits so long
 LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
 _OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", LOCAL_NAME)
 
@@ -72,23 +74,42 @@ class Store:
             if not create:
                 raise GalleryError(f"There is no gallery at {shown}. Make one with `tessera index PHOTOS -g {shown}`.")
             self._make_folder(shown)
-        needs_care = self.catalog.needs_preparing()
-        if needs_care:
-            with writer_lock(self.path):
-                self.catalog.prepare()
-        with self.catalog.read() as snapshot:
-            stored = snapshot.setting("engine")
-        if stored is None:
-            settings = {"engine": engine or DEFAULT_ENGINE, "codec": self._asked_codec or DEFAULT_CODEC}
-            self._engine = self._open_engine(**settings)
-            with writer_lock(self.path), self.catalog.write() as batch:
-                for key, value in {**settings, "model": self._asked_model}.items():
-                    batch.set(key, value)
-        elif engine is not None and engine != stored:
+        give_up = time.monotonic() + _MAKING_S
+        while True:
+            try:
+                stored = self._make(engine)
+                break
+            except GalleryLockedError:
+                if time.monotonic() >= give_up:
+                    raise
+                time.sleep(_BETWEEN_TRIES_S)
+        if engine is not None and engine != stored:
             raise GalleryMismatchError(
                 f"{shown} is searched by the engine '{stored}', not '{engine}'. "
                 f"`tessera migrate --engine {engine}` changes that."
             )
+
+    def _make(self, engine: str | None) -> str:
+        """Prepare the catalogue and give a new gallery its settings, where no other process has; the engine it has."""
+        if self.catalog.needs_preparing():
+            with writer_lock(self.path):
+                self.catalog.prepare()
+        if (stored := self._stored_engine()) is not None:
+            return stored
+        with writer_lock(self.path):
+            if (stored := self._stored_engine()) is not None:
+                return stored
+            settings = {"engine": engine or DEFAULT_ENGINE, "codec": self._asked_codec or DEFAULT_CODEC}
+            self._engine = self._open_engine(**settings)
+            with self.catalog.write() as batch:
+                for key, value in {**settings, "model": self._asked_model}.items():
+                    batch.set(key, value)
+        return settings["engine"]
+
+    def _stored_engine(self) -> str | None:
+        with self.catalog.read() as snapshot:
+            stored: str | None = snapshot.setting("engine")
+        return stored
 
     def _make_folder(self, shown: str) -> None:
         try:

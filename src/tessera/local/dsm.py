@@ -28,9 +28,11 @@ from tessera.local.verification import Pairs, Verification, keep_one_each
 from tessera.models.bundle import Bundle
 
 Array = npt.NDArray[np.float32]
+FEATURES = 3000
 _LEAST_MATCHES = 3
 _REFINED = 3  # of the hypotheses
 _ROUNDS = 4
+_BLOCK = 256  # matches looked at once: what is between stays in the cache
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class DsmExtractor:
     dim = 1
 
     def __init__(
-        self, bundle: Bundle | str | Path = "lite", *, count: int = 3000, config: DsmConfig | None = None
+        self, bundle: Bundle | str | Path = "lite", *, count: int = FEATURES, config: DsmConfig | None = None
     ) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         if self.bundle.card.kind != "global":
@@ -179,9 +181,14 @@ def verify_channels(first: LocalFeatures, second: LocalFeatures, config: DsmConf
     source, target = first.positions[matches[:, 0]], second.positions[matches[:, 1]]
     reach = 2 * float(second.scales[0]) * config.tolerance
     places = np.column_stack([source, np.ones(len(source), np.float32)])  # M 3
-    agreeing = _gather(places, target, _hypotheses(source, target, config), reach)  # M T
-    best = np.argsort(-agreeing.sum(axis=0), kind="stable")[:_REFINED]
-    grown = [_grow(places, target, agreeing[:, number], reach, config.max_zoom) for number in best]
+    maps = _hypotheses(source, target, config)
+    counts = np.zeros(len(maps), np.int64)
+    for start in range(0, len(matches), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        counts += np.count_nonzero(_gather(places[block], target[block], maps, reach), axis=0)
+    best = np.argsort(-counts, kind="stable")[:_REFINED]
+    agreeing = _gather(places, target, maps[best], reach)  # M T
+    grown = [_grow(places, target, inliers, reach, config.max_zoom) for inliers in agreeing.T]
     inliers, affinity = max(grown, key=lambda one: int(one[0].sum()), default=(nothing.inliers, None))
     kept = keep_one_each(_cell_numbers(source, first), _cell_numbers(target, second), inliers)
     if affinity is None or kept.sum() < config.min_inliers:
