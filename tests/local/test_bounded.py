@@ -7,17 +7,20 @@ import pytest
 
 from tessera.bench.local import measure_asmk
 from tessera.local import bounded, codebook
-from tessera.local.bounded import LEVELS, BoundedSearch, Room, add_largest_products, is_quick
+from tessera.local.bounded import LEVELS, BoundedSearch, Room, fill_bounds, is_quick
 from tessera.local.codebook import Codebook
 
 DIM = 24
 
 
-def multiply_slowly(bounds, tile, features, step, room):
-    """`add_largest_products` without torch, in int64."""
+def fill_slowly(bounds, peaks, chance, rounded, steps, room):
+    """`fill_bounds` without torch, its products in int64."""
     del room
-    products = tile.astype(np.int64) @ features.astype(np.int64).T
-    bounds += (products.reshape(-1, *bounds.shape).max(axis=0) * step).astype(np.float32)
+    tiles, features = rounded
+    products = tiles.astype(np.int64) @ features.astype(np.int64).T  # T TILE N
+    largest = products.reshape(len(tiles), -1, len(bounds) // len(tiles), len(features)).max(axis=1)
+    bounds[:] = chance[0] @ chance[1] + (largest * steps[:, None, None]).reshape(bounds.shape)
+    peaks[:] = bounds.reshape(len(tiles), -1, len(features)).max(axis=1)
 
 
 def need_quick_products():
@@ -29,7 +32,7 @@ def need_quick_products():
 def products(request, monkeypatch):
     """The bounds must hold whoever multiplies."""
     if request.param == "slow":
-        monkeypatch.setattr(bounded, "add_largest_products", multiply_slowly)
+        monkeypatch.setattr(bounded, "fill_bounds", fill_slowly)
     else:
         need_quick_products()
 
@@ -136,14 +139,20 @@ def test_blocks_of_other_sizes_share_their_room(monkeypatch):
     assert np.array_equal(found, nearest_by_definition(words, features, 5)[1])
 
 
-def test_products_do_not_overflow():
+def test_bounds_are_those_of_products_that_do_not_overflow():
     need_quick_products()
-    features, tile = np.full((3, 256), 127, np.int8), np.full((1024, 256), -127, np.int8)
-    tile[0] = 127
-    ours, slow = np.zeros((2, 64, 3), np.float32)
-    add_largest_products(ours, tile, features, 1.0, Room())
-    multiply_slowly(slow, tile, features, 1.0, Room())
-    assert np.array_equal(ours, slow)
+    random = np.random.default_rng(0)
+    features, tiles = np.full((3, 256), 127, np.int8), np.full((2, 1024, 256), -127, np.int8)
+    tiles[0, 0], tiles[1] = 127, random.integers(-127, 128, (1024, 256), np.int8)
+    chance = random.normal(size=(128, 4)).astype(np.float32), random.normal(size=(4, 3)).astype(np.float32)
+    answers = []
+    for fill in (fill_bounds, fill_slowly):
+        bounds, peaks = np.full((128, 3), np.nan, np.float32), np.full((2, 3), np.nan, np.float32)
+        fill(bounds, peaks, chance, (tiles, features), np.array([1.0, 0.5], np.float32), Room())
+        answers.append((bounds, peaks))
+    for ours, slow in zip(*answers, strict=True):
+        np.testing.assert_allclose(ours, slow, rtol=1e-6)
+    assert answers[0][0].max() > 127 * 127 * 256 - 10
 
 
 def test_the_benchmark_finds_both_equal():

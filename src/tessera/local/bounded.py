@@ -182,12 +182,7 @@ class _Bounds:
         shares = np.stack([error, length, np.ones_like(error), np.maximum(rest, 0)]) / units.T  # 4 N
         bounds = room.get("bounds", (len(self._members), len(features)), np.float32)
         peaks = room.get("peaks", (len(self._tiles), len(features)), np.float32)
-        each = len(bounds) // len(self._tiles)
-        for number, tile in enumerate(self._tiles):
-            part = bounds[number * each : (number + 1) * each]
-            np.matmul(self._parts[number * each : (number + 1) * each], shares, out=part)
-            add_largest_products(part, tile, codes, float(self._steps[number]), room)
-            part.max(axis=0, out=peaks[number])
+        fill_bounds(bounds, peaks, (self._parts, shares), (self._tiles, codes), self._steps, room)
         return bounds, peaks, units[:, 0]
 
     def _score(self, features: Vectors, rows: Places, groups: Places) -> Floats:
@@ -203,18 +198,34 @@ class _Bounds:
         return scores
 
 
-def add_largest_products(bounds: Floats, tile: Codes, features: Codes, step: float, room: Room) -> None:
-    """Add to bounds, G N, the largest product of the words of each group with each feature, times the step.
+def fill_bounds(
+    bounds: Floats,
+    peaks: Floats,
+    chance: tuple[Floats, Floats],
+    rounded: tuple[Codes, Codes],
+    steps: Floats,
+    room: Room,
+) -> None:
+    """What is the same for a group, and the largest product of its words with each feature, times the tile's step.
 
-    tile: TILE P, a group's words G apart; features: N P.
+    bounds: G N, written; peaks: T N, written, the highest of each tile. chance: G 4 and 4 N, whose product is the first
+    term. rounded: tiles, T TILE P, where a group's words are a stride apart, and features, N P. Tile by tile, so that
+    everything stays in the cache.
     """
     import torch
 
-    products = torch.from_numpy(room.get("products", (len(tile), len(features)), np.int32))
-    largest = torch.from_numpy(room.get("largest", bounds.shape, np.int32))
-    torch._int_mm(torch.from_numpy(tile), torch.from_numpy(features).t(), out=products)
-    torch.amax(products.view(-1, *bounds.shape), 0, out=largest)
-    torch.from_numpy(bounds).add_(largest, alpha=step)
+    (parts, shares), (tiles, codes) = ([torch.from_numpy(array) for array in pair] for pair in (chance, rounded))
+    each, features = len(bounds) // len(tiles), codes.t()
+    products = torch.from_numpy(room.get("products", (tiles.shape[1], len(codes)), np.int32))
+    largest = torch.from_numpy(room.get("largest", (each, len(codes)), np.int32))
+    groups = products.view(-1, each, len(codes))
+    outputs = torch.split(torch.from_numpy(bounds), each), torch.from_numpy(peaks)
+    for tile, part, step, bound, peak in zip(tiles, torch.split(parts, each), steps.tolist(), *outputs, strict=True):
+        torch._int_mm(tile, features, out=products)
+        torch.amax(groups, 0, out=largest)
+        torch.mm(part, shares, out=bound)
+        bound.add_(largest, alpha=step)
+        torch.amax(bound, 0, out=peak)
 
 
 def _best_groups(bounds: Floats, peaks: Floats, nearest: int) -> Places:

@@ -24,7 +24,7 @@ from tessera.config import fingerprint
 from tessera.data.images import Pixels
 from tessera.errors import MissingExtraError, ModelError
 from tessera.local.features import LocalFeatures, is_blank
-from tessera.local.verification import Pairs, Verification, keep_one_each
+from tessera.local.verification import Pairs, Verification, keep_one_each, number_cells
 from tessera.models.bundle import Bundle
 
 Array = npt.NDArray[np.float32]
@@ -190,7 +190,8 @@ def verify_channels(first: LocalFeatures, second: LocalFeatures, config: DsmConf
     agreeing = _gather(places, target, maps[best], reach)  # M T
     grown = [_grow(places, target, inliers, reach, config.max_zoom) for inliers in agreeing.T]
     inliers, affinity = max(grown, key=lambda one: int(one[0].sum()), default=(nothing.inliers, None))
-    kept = keep_one_each(_cell_numbers(source, first), _cell_numbers(target, second), inliers)
+    cells = [number_cells(points, 2 * float(of.scales[0])) for points, of in ((source, first), (target, second))]
+    kept = keep_one_each(cells[0], cells[1], inliers)
     if affinity is None or kept.sum() < config.min_inliers:
         return nothing
     return Verification(matches, kept, np.vstack([affinity.T, [0, 0, 1]]))
@@ -236,8 +237,3 @@ def _grow(
         if not grows:
             break
     return inliers, fitted
-
-
-def _cell_numbers(points: Array, features: LocalFeatures) -> npt.NDArray[np.int64]:
-    across, down = (points // (2 * features.scales[0])).astype(np.int64).T
-    return np.asarray(down * (int(across.max(initial=0)) + 1) + across)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ BELIEVED = {"sift": (0.9, 8), "hesaff-rsift": (0.9, 8), "xfeat": (0.82, 24), "di
 OF_NETWORKS = (-1.0, 12)
 _CELLS_APART = 0.5
 EDGE_CELLS = 1.0
+_PLACE_SHARE = 0.05  # of the longer side: inliers of lightglue that are nearer than that count once
 
 Compare = Callable[[LocalFeatures, LocalFeatures], Verification]
 Counts = npt.NDArray[np.int64]
@@ -105,7 +106,10 @@ def open_reranker(
 
         def compare(query: LocalFeatures, candidate: LocalFeatures) -> Verification:
             matches = matcher.match(query, candidate)
-            return fit_transformation(query.positions[matches[:, 0]], candidate.positions[matches[:, 1]], matches, wide)
+            # It matches whole edges of one shape with another's: dozens of inliers in a corner are few places.
+            settings = replace(wide, place_px=_PLACE_SHARE * max(*query.image_size, *candidate.image_size))
+            points = query.positions[matches[:, 0]], candidate.positions[matches[:, 1]]
+            return fit_transformation(*points, matches, settings)
 
         return Reranker("lightglue", _opened("disk"), compare, wide.min_inliers)
     raise UsageError(unknown_name("re-ranking", name, ("global", *RERANKINGS)))

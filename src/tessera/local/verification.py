@@ -26,6 +26,8 @@ class VerificationConfig:
     max_zoom, max_stretch: how far a homography may enlarge, and stretch one direction against the other, at an inlier.
     A homography bent far enough brings strange matches together in a spot or on a line.
 
+    place_px: of inliers in one cell of a grid of so many pixels one counts; None for half the threshold.
+
     margin: features closer to the picture's edge than so many of their own diameters are not matched. A network's cells
     there see its padding, in every picture alike, and agree with a stranger's on the identity.
     """
@@ -40,6 +42,7 @@ class VerificationConfig:
     min_inliers: int = 8
     max_zoom: float = 8.0
     max_stretch: float = 8.0
+    place_px: float | None = None
     margin: float = 0.0
 
 
@@ -128,7 +131,8 @@ def fit_transformation(
     inliers = mask.ravel().astype(bool)
     if config.model != "fundamental":
         inliers[inliers] = _plausible(transformation, source[inliers], config)
-    first, second = (number_cells(points, config.threshold_px / 2) for points in (source, target))
+    place_px = config.threshold_px / 2 if config.place_px is None else config.place_px
+    first, second = (number_cells(points, place_px) for points in (source, target))
     inliers = keep_one_each(first, second, inliers)
     if not inliers.any():
         return nothing
