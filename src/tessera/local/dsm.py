@@ -30,7 +30,7 @@ from tessera.models.bundle import Bundle
 Array = npt.NDArray[np.float32]
 FEATURES = 3000
 _LEAST_MATCHES = 3
-_REFINED = 3  # of the hypotheses
+_REFINED = 8  # of the hypotheses
 _ROUNDS = 4
 _BLOCK = 256  # matches looked at once: what is between stays in the cache
 
@@ -189,12 +189,12 @@ def verify_channels(first: LocalFeatures, second: LocalFeatures, config: DsmConf
     best = np.argsort(-counts, kind="stable")[:_REFINED]
     agreeing = _gather(places, target, maps[best], reach)  # M T
     grown = [_grow(places, target, inliers, reach, config.max_zoom) for inliers in agreeing.T]
-    inliers, affinity = max(grown, key=lambda one: int(one[0].sum()), default=(nothing.inliers, None))
     cells = [number_cells(points, 2 * float(of.scales[0])) for points, of in ((source, first), (target, second))]
-    kept = keep_one_each(cells[0], cells[1], inliers)
-    if affinity is None or kept.sum() < config.min_inliers:
+    kept = [(keep_one_each(cells[0], cells[1], inliers), affinity) for inliers, affinity in grown]
+    inliers, affinity = max(kept, key=lambda one: int(one[0].sum()), default=(nothing.inliers, None))
+    if affinity is None or inliers.sum() < config.min_inliers:
         return nothing
-    return Verification(matches, kept, np.vstack([affinity.T, [0, 0, 1]]))
+    return Verification(matches, inliers, np.vstack([affinity.T, [0, 0, 1]]))
 
 
 def _hypotheses(source: Array, target: Array, config: DsmConfig) -> Array:
