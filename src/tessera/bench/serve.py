@@ -51,6 +51,7 @@ def measure_service(
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         kept = folder or work
+        kept.mkdir(parents=True, exist_ok=True)
         picture = photo or _make_photo(kept / "photo.jpg")
         gallery_path = kept / f"bench-{images}.tessera"
         if not gallery_path.exists():
