@@ -1,9 +1,8 @@
 """Put measured figures into a bundle's card; the fingerprint, made of weights, graph and preprocessing, stays.
 
-    python scripts/lite/write_card.py BUNDLE figures.json [--size 512]
+    python scripts/lite/write_card.py BUNDLE figures.json
 
-figures.json is a mapping whose entries name the command that made them. --size: the longer side that commands use when
-none is given.
+figures.json is a mapping whose entries name the command that made them.
 """
 
 from __future__ import annotations
@@ -20,12 +19,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("figures", type=Path)
-    parser.add_argument("--size", type=int)
     options = parser.parse_args()
     bundle = Bundle.open(options.bundle)
     card = replace(bundle.card, figures=json.loads(options.figures.read_text()))
-    if options.size:
-        card = replace(card, preprocessing=replace(card.preprocessing, size=options.size))
     sealed = Bundle.seal(options.bundle, card)
     print(f"{sealed.path}: fingerprint {sealed.card.fingerprint}")
 

@@ -6,8 +6,8 @@
 Every query of landmarks of the role `val`, against the hundred photos that a global model finds most similar: the same
 task as re-ranking, on landmarks that no table is measured on. A photo is true if geometry connects it with the query
 (components) and a stranger if it shows another landmark; the landmark's other photos count as neither. With
-`--features dsm` inliers are places; `lightglue` takes most of a second a pair, so a lower
-`--depth` is wise. `--planar 24` adds painted scenes with known homographies: each with its view, and with four others'.
+`--features dsm` or `lightglue` inliers are places; the latter takes most of a second a pair, so a lower `--depth` is
+wise. `--planar 24` adds painted scenes with known homographies: each with its view, and with four others'.
 """
 
 from __future__ import annotations
