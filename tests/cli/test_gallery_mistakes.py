@@ -253,7 +253,7 @@ def test_what_a_new_gallery_cannot_have_does_not_become_its_own(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        "tessera.gallery.milvus_engine.find_spec", lambda name: None if name == "pymilvus" else find_spec(name)
+        "tessera.gallery.engines.milvus_engine.find_spec", lambda name: None if name == "pymilvus" else find_spec(name)
     )
     refused = run("index", photo_folder, *options)
     assert refused.returncode == 1 and sentence in refused.stderr

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tessera.errors import GalleryDamagedError, GalleryError, StorageError
-from tessera.gallery import schema
-from tessera.gallery.batch import Batch
-from tessera.gallery.catalog import Catalog
+from tessera.gallery.catalog import schema
+from tessera.gallery.catalog.batch import Batch
+from tessera.gallery.catalog.catalog import Catalog
 
 FINGERPRINT = "f" * 16
 
@@ -133,7 +133,7 @@ def _add(catalog: Catalog, name: str) -> None:
 
 
 def test_descriptors_stream_in_the_order_of_ids(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.gallery.snapshot._STREAM_ROWS", 3)
+    monkeypatch.setattr("tessera.gallery.catalog.snapshot._STREAM_ROWS", 3)
     with catalog.write() as batch:
         for i in range(8):
             put(batch, f"image{i}", None if i == 4 else i / 8)

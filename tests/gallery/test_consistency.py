@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import tessera
-from tessera.gallery import faiss_engine
-from tessera.gallery.faiss_engine import FaissEngine
+from tessera.gallery.engines import faiss_engine
+from tessera.gallery.engines.faiss_engine import FaissEngine
 from tessera.index.search_index import SearchIndex
 
 Painter = Callable[..., Path]

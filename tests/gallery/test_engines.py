@@ -14,8 +14,8 @@ import pytest
 
 import tessera
 from tessera.errors import GalleryLockedError, GalleryMismatchError, UsageError
-from tessera.gallery import faiss_engine
-from tessera.gallery.engine import parse_engine
+from tessera.gallery.engines import faiss_engine
+from tessera.gallery.engines.engine import parse_engine
 
 Painter = Callable[..., Path]
 
@@ -74,7 +74,7 @@ def test_a_lost_index_is_found_made_again_and_saved(
 
 
 def test_a_reader_without_the_lock_searches_without_files(filled: Path, photo_folder: Path) -> None:
-    from tessera.gallery.lock import writer_lock
+    from tessera.gallery.catalog.lock import writer_lock
 
     expected = answers(filled, photo_folder)
     lose_everything(filled)
@@ -230,7 +230,7 @@ def test_filters_of_many_ids_are_searched_in_parts(
 ) -> None:
     gallery, _ = mirrored
     expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png", 5)]
-    monkeypatch.setattr("tessera.gallery.milvus_engine._FILTER_IDS", 3)
+    monkeypatch.setattr("tessera.gallery.engines.milvus_engine._FILTER_IDS", 3)
     engine = gallery._store.engine
     ids = np.array([record.id for record in gallery.images()], np.int64)
     query = gallery.describe(photo_folder / "photo0.png")[None]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tessera.errors import UsageError
-from tessera.gallery.filters import Condition, number, parse_condition, parse_where, to_sql
+from tessera.gallery.catalog.filters import Condition, number, parse_condition, parse_where, to_sql
 
 ROWS: dict[int, dict[str, Any]] = {
     1: {"label": "tower", "year": "1990"},

@@ -22,7 +22,7 @@ from tessera.errors import (
     UsageError,
 )
 from tessera.extract.extractor import Extractor
-from tessera.gallery.lock import writer_lock
+from tessera.gallery.catalog.lock import writer_lock
 from tessera.index.build import build_index
 from tessera.index.refinement import search_refined
 
@@ -97,7 +97,7 @@ def test_metadata_filters_and_changes_without_reading(
     assert (gallery.count("label=a"), gallery.count()) == (2, 8)
     assert gallery.facets()["label"] == {"a": 2, "b": 2}
     table.write_text("path,label\nphoto0.png,c\n")
-    monkeypatch.setattr("tessera.gallery.intake.read_file", lambda *_: pytest.fail("a file was read"))
+    monkeypatch.setattr("tessera.gallery.ingest.reading.read_file", lambda *_: pytest.fail("a file was read"))
     gallery.index(table)
     assert paths(gallery.search(query, where="label=c")) == ["photo0.png"]
     assert gallery.index(photo_folder).unchanged == 8

@@ -16,8 +16,8 @@ from tessera.errors import (
     UsageError,
 )
 from tessera.extract.extractor import Extraction, Extractor
-from tessera.gallery import indexing
-from tessera.gallery.intake import read_file
+from tessera.gallery.ingest import indexing
+from tessera.gallery.ingest.reading import read_file
 
 Painter = Callable[..., Path]
 
@@ -57,7 +57,7 @@ def test_unchanged_files_are_not_read(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a file's content was read")
 
-    monkeypatch.setattr("tessera.gallery.intake.read_file", refuse)
+    monkeypatch.setattr("tessera.gallery.ingest.reading.read_file", refuse)
     report = gallery.index(photo_folder)
     assert (report.added, report.unchanged, gallery.generation) == (0, 8, generation)
 
@@ -115,7 +115,7 @@ def test_a_touched_file_keeps_its_id(gallery: tessera.Gallery, photo_folder: Pat
 
 
 def test_a_file_rewritten_within_a_tick_is_noticed(tmp_path: Path, painter: Painter) -> None:
-    from tessera.gallery.sources import look_at
+    from tessera.gallery.ingest.sources import look_at
 
     path = painter(tmp_path / "new.png", 1)
     fresh = read_file(look_at(os.fsencode(path)), max_bytes=10**9)

@@ -17,8 +17,8 @@ from PIL import Image
 import tessera
 from tessera.errors import GalleryLockedError
 from tessera.gallery import store
-from tessera.gallery.catalog import Catalog
-from tessera.gallery.lock import writer_lock
+from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.lock import writer_lock
 
 COMMAND = [sys.executable, "-m", "tessera.cli.main"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tessera.errors import DataError
-from tessera.gallery.paths import from_blob, printable, to_blob
-from tessera.gallery.sources import FoundFile, find_files, resolve_source
+from tessera.gallery.catalog.paths import from_blob, printable, to_blob
+from tessera.gallery.ingest.sources import FoundFile, find_files, resolve_source
 
 
 def walk(*sources: str | os.PathLike[str]) -> tuple[list[FoundFile], list[tuple[bytes, str]]]:

@@ -133,9 +133,9 @@ def test_no_one_waits_longer_than_asked_for_a_reranker_to_open(gallery, pictures
         opened.append(args)
         return open_reranker(*args, **options)
 
-    monkeypatch.setattr("tessera.gallery.local.open_reranker", open_slowly)
+    monkeypatch.setattr("tessera.gallery.search.local_features.open_reranker", open_slowly)
     plain = [hit.id for hit in gallery.search(pictures[1], 6)]
-    result = gallery.search(pictures[1], 6, rerank="sp", patience_s=0)
+    result = gallery.search(pictures[1], 6, rerank="sp", rerank_timeout_s=0)
     assert [hit.id for hit in result] == plain
     assert any("still being opened" in note for note in result.notes)
     gate.set()

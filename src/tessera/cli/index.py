@@ -74,7 +74,7 @@ def index(
     Pictures that cannot be read are written down with the reason, and tried again when their files change.
     """
     from tessera.gallery.gallery import Gallery
-    from tessera.gallery.sources import refuse_missing, resolve_source
+    from tessera.gallery.ingest.sources import refuse_missing, resolve_source
 
     if not Path(gallery).exists():  # what is mistyped makes no gallery
         for source in sources or []:
@@ -106,7 +106,7 @@ def index(
 
 
 def _say_problems(report: IndexReport, *, sought: bool) -> None:
-    from tessera.gallery.paths import printable
+    from tessera.gallery.catalog.paths import printable
 
     for problem in report.problems[:_SHOWN]:
         say(f"{printable(problem.path)}: {printable(problem.reason)}")
@@ -122,7 +122,7 @@ def _say_problems(report: IndexReport, *, sought: bool) -> None:
 
 
 def _say_local(local: dict[str, Any]) -> None:
-    from tessera.gallery.paths import printable
+    from tessera.gallery.catalog.paths import printable
 
     for path, reason in list(local["problems"].items())[:_SHOWN]:
         say(f"{printable(path)}: {printable(reason)}")

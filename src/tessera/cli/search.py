@@ -30,8 +30,8 @@ def search(
 ) -> None:
     """Find the images that show the same place or object, best first."""
     from tessera.data.boxes import parse_box
+    from tessera.gallery.catalog.paths import printable
     from tessera.gallery.gallery import Gallery
-    from tessera.gallery.paths import printable
 
     with Gallery(gallery, device=device, create=False) as opened:
         result = opened.search(
@@ -59,7 +59,7 @@ def search(
 
 def _why_nothing(where: list[str], keys: list[str]) -> str:
     from tessera.errors import unknown_name
-    from tessera.gallery.filters import parse_where
+    from tessera.gallery.catalog.filters import parse_where
 
     if not keys:
         return "no image of the gallery has metadata: they are the columns of a CSV, `tessera index labels.csv`"

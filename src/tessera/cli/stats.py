@@ -21,8 +21,8 @@ def stats(
     json: JsonOption = False,
 ) -> None:
     """Say how many images there are, which model described them, and what they take on disk and in memory."""
+    from tessera.gallery.catalog.paths import printable
     from tessera.gallery.gallery import Gallery
-    from tessera.gallery.paths import printable
 
     with Gallery(gallery, create=False) as opened:
         if failed:

@@ -12,13 +12,13 @@ from typing import Any, Literal
 import numpy as np
 
 from tessera.errors import GalleryLockedError, StorageError
-from tessera.gallery.catalog import CATALOG_NAME, Catalog
-from tessera.gallery.lock import writer_lock
-from tessera.gallery.paths import from_blob, printable
-from tessera.gallery.salvage import salvage_catalog
-from tessera.gallery.schema import connect, translate
-from tessera.gallery.snapshot import decode_descriptors
-from tessera.gallery.sources import look_at
+from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
+from tessera.gallery.catalog.lock import writer_lock
+from tessera.gallery.catalog.paths import from_blob, printable
+from tessera.gallery.catalog.salvage import salvage_catalog
+from tessera.gallery.catalog.schema import connect, translate
+from tessera.gallery.catalog.snapshot import decode_descriptors
+from tessera.gallery.ingest.sources import look_at
 from tessera.gallery.store import Store
 
 _SHOWN_FILES = 20

@@ -14,22 +14,22 @@ import numpy.typing as npt
 
 from tessera.data.boxes import Box
 from tessera.errors import GalleryError, UsageError
-from tessera.gallery.batch import encode_metadata
-from tessera.gallery.catalog import CATALOG_NAME
+from tessera.gallery.catalog.batch import encode_metadata
+from tessera.gallery.catalog.catalog import CATALOG_NAME
+from tessera.gallery.catalog.filters import Where, parse_where
+from tessera.gallery.catalog.paths import printable, to_blob
+from tessera.gallery.catalog.snapshot import Record, Snapshot
 from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
-from tessera.gallery.describer import Describer
-from tessera.gallery.filters import Where, parse_where
-from tessera.gallery.importing import DescribedImage, store_described
-from tessera.gallery.indexing import IndexRun, ProgressCallback
-from tessera.gallery.local import LocalShelf
-from tessera.gallery.paths import printable, to_blob
-from tessera.gallery.plan import Plan
-from tessera.gallery.query import Query, describe_query, unit_descriptor
-from tessera.gallery.rebuilding import settle_model
+from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.ingest.importing import DescribedImage, store_described
+from tessera.gallery.ingest.indexing import IndexRun, ProgressCallback
+from tessera.gallery.ingest.plan import Plan
+from tessera.gallery.ingest.rebuilding import ensure_model
+from tessera.gallery.ingest.sources import look_at, resolve_source
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
-from tessera.gallery.searching import Searcher, check_k
-from tessera.gallery.snapshot import Record, Snapshot
-from tessera.gallery.sources import look_at, resolve_source
+from tessera.gallery.search.local_features import LocalFeatureIndex
+from tessera.gallery.search.query import Query, describe_query, unit_descriptor
+from tessera.gallery.search.searcher import Searcher, check_k
 from tessera.gallery.store import Store, absolute_engine
 
 __all__ = [
@@ -88,7 +88,7 @@ class Gallery:
         )
         self._catalog = self._store.catalog
         self._searcher = Searcher(self._store)
-        self._local = LocalShelf(self._store)
+        self._local = LocalFeatureIndex(self._store)
 
     def index(
         self,
@@ -116,12 +116,12 @@ class Gallery:
             run = IndexRun(self._catalog, self.describer, progress=progress, ray=ray)
             differing = Plan()
             try:
-                switched = settle_model(self._store, run, differing, rebuild=rebuild)
+                switched = ensure_model(self._store, run, differing, rebuild=rebuild)
                 extra = (look_at(file.path, file.metadata) for file in differing)
                 report = run.run(found, metadata=given, prune=prune, extra=extra, retry=rebuild)
             finally:
                 differing.close()
-            self._store.settle_codec()
+            self._store.ensure_codec()
             if report.added + report.changed >= _MANY:
                 self.describer.release()  # an index of many is about to be made: not both in memory at once
             if rebuild and not switched:
@@ -143,7 +143,7 @@ class Gallery:
         expand: str | None = None,
         augment: bool = False,
         rerank: str | None = None,
-        patience_s: float | None = None,
+        rerank_timeout_s: float | None = None,
     ) -> SearchResult:
         """The k images most like a picture (path, bytes, PIL image, array), a descriptor or an image's id.
 
@@ -151,7 +151,7 @@ class Gallery:
         "year>=1990" or {"label": "tower"}; all must hold. expand: aqe or diffusion. An id finds itself.
         augment: score the best hits by their descriptors joined with those of their neighbours in the gallery.
         rerank: global, or by local features of the best hundred: sp, dsm, lightglue. What they could not do is noted.
-        patience_s: stop comparing local features after so many seconds; the hits that are left keep their order.
+        rerank_timeout_s: stop comparing local features after so many seconds; the hits that are left keep their order.
         """
         started = time.perf_counter()
         conditions = parse_where(where)
@@ -167,7 +167,9 @@ class Gallery:
         searched = time.perf_counter()
         notes: list[str] = []
         if by_local:
-            head, notes = self._local.rerank(str(rerank), query, box, hits[:RERANK_DEPTH], patience_s=patience_s)
+            head, notes = self._local.rerank(
+                str(rerank), query, box, hits[:RERANK_DEPTH], rerank_timeout_s=rerank_timeout_s
+            )
             hits = [*head, *hits[RERANK_DEPTH:]][:k]
         finished = time.perf_counter()
         timing = {"embed": embedded - started, "search": searched - embedded, "total": finished - started}

@@ -19,11 +19,11 @@ from tessera.errors import (
     UsageError,
     unknown_name,
 )
-from tessera.gallery.catalog import CATALOG_NAME, Catalog
-from tessera.gallery.describer import Describer
-from tessera.gallery.engine import Engine, open_engine, parse_engine
-from tessera.gallery.lock import LOCK_NAME, writer_lock
-from tessera.gallery.paths import printable
+from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
+from tessera.gallery.catalog.lock import LOCK_NAME, writer_lock
+from tessera.gallery.catalog.paths import printable
+from tessera.gallery.engines.engine import Engine, open_engine, parse_engine
+from tessera.gallery.ingest.describer import Describer
 from tessera.models.bundle import DEFAULT_MODEL
 from tessera.storage import storage_error
 
@@ -160,7 +160,7 @@ class Store:
         if old is not None:
             old.close()
 
-    def settle_codec(self) -> None:
+    def ensure_codec(self) -> None:
         """Make the codec that was asked for the gallery's own; the next refresh builds the index with it."""
         with self.catalog.read() as snapshot:
             stored = snapshot.setting("codec")

@@ -23,9 +23,9 @@ from tessera.serve.why import Explainer
 from tessera.storage import write_atomically
 
 if TYPE_CHECKING:
+    from tessera.gallery.catalog.snapshot import Record
     from tessera.gallery.gallery import Gallery
     from tessera.gallery.results import Hit, SearchResult
-    from tessera.gallery.snapshot import Record
 
 log = logging.getLogger("tessera.serve")
 
@@ -103,7 +103,7 @@ class GalleryService:
 
     def _catalogue(self) -> tuple[int, int] | None:
         """Which file the catalogue is, or None where there is none."""
-        from tessera.gallery.catalog import CATALOG_NAME
+        from tessera.gallery.catalog.catalog import CATALOG_NAME
 
         with contextlib.suppress(OSError):
             status = (self.settings.gallery_path / CATALOG_NAME).stat()
@@ -175,8 +175,8 @@ class GalleryService:
             try:
                 source = self._searched(query, box)
                 decoding_s = time.perf_counter() - started
-                patience_s = max(0.0, rerank_until - time.monotonic())
-                return self.gallery.search(source, k, patience_s=patience_s, **options), decoding_s
+                rerank_timeout_s = max(0.0, rerank_until - time.monotonic())
+                return self.gallery.search(source, k, rerank_timeout_s=rerank_timeout_s, **options), decoding_s
             except (IndexingError, UsageError) as error:
                 followed = isinstance(error, UsageError) and described_by in (None, self.gallery.describer)
                 if followed or time.monotonic() > until or self._stopping.wait(0.1):

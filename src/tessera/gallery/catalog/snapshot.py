@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.gallery import filters
-from tessera.gallery.paths import from_blob
+from tessera.gallery.catalog import filters
+from tessera.gallery.catalog.paths import from_blob
 
 Ids = npt.NDArray[np.int64]
 Descriptors = npt.NDArray[np.float16]
@@ -22,7 +22,7 @@ _STREAM_ROWS = 256  # half a megabyte of descriptors
 
 
 @dataclass(frozen=True)
-class Known:
+class CatalogEntry:
     """What the catalogue holds of a path: enough to tell whether its file has changed."""
 
     id: int
@@ -84,8 +84,8 @@ class Snapshot:
         """The highest id ever given, removed ones included."""
         return self._number("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'images'")
 
-    def lookup(self, paths: Sequence[bytes]) -> dict[bytes, Known]:
-        found: dict[bytes, Known] = {}
+    def lookup(self, paths: Sequence[bytes]) -> dict[bytes, CatalogEntry]:
+        found: dict[bytes, CatalogEntry] = {}
         for start in range(0, len(paths), _VARIABLES):
             part = paths[start : start + _VARIABLES]
             rows = self._connection.execute(
@@ -93,7 +93,7 @@ class Snapshot:
                 f"WHERE path IN ({_marks(len(part))})",
                 part,
             )
-            found.update((row[0], Known(*row[1:])) for row in rows)
+            found.update((row[0], CatalogEntry(*row[1:])) for row in rows)
         return found
 
     def find_content(self, content_hash: bytes, fingerprint: str) -> int | None:

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import GalleryError, UsageError, unknown_name
-from tessera.gallery.engine import Engine
-from tessera.gallery.filters import Condition
-from tessera.gallery.paths import printable
+from tessera.gallery.catalog.filters import Condition
+from tessera.gallery.catalog.paths import printable
+from tessera.gallery.catalog.snapshot import Ids, Record
+from tessera.gallery.engines.engine import Engine
 from tessera.gallery.results import Hit
-from tessera.gallery.snapshot import Ids, Record
 from tessera.gallery.store import Store
 
 Scores = npt.NDArray[np.float32]

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tessera.errors import GalleryError
-from tessera.gallery.batch import Batch
-from tessera.gallery.filters import number
-from tessera.gallery.schema import (
+from tessera.gallery.catalog.batch import Batch
+from tessera.gallery.catalog.filters import number
+from tessera.gallery.catalog.schema import (
     FrozenConnection,
     check_identity,
     connect,
@@ -20,7 +20,7 @@ from tessera.gallery.schema import (
     prepare,
     translated_errors,
 )
-from tessera.gallery.snapshot import Snapshot
+from tessera.gallery.catalog.snapshot import Snapshot
 
 CATALOG_NAME = "catalog.sqlite"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tessera.errors import GalleryDamagedError
-from tessera.gallery.catalog import Catalog
-from tessera.gallery.schema import connect, prepare, translated_errors
+from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.schema import connect, prepare, translated_errors
 from tessera.storage import sync_folder
 
 _TABLES = ("settings", "contents", "images")

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tessera.errors import UsageError
-from tessera.gallery.lists import LIST_SUFFIXES, read_list
-from tessera.gallery.paths import from_blob, printable, to_blob
+from tessera.gallery.catalog.paths import from_blob, printable, to_blob
+from tessera.gallery.ingest.source_lists import LIST_SUFFIXES, read_list
 
 PICTURE_SUFFIXES = frozenset(b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .gif .bmp .dib .avif .heic .heif".split())
 Report = Callable[[bytes, str], None]

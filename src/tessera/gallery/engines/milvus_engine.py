@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import GalleryError, GalleryLockedError, MissingExtraError, UsageError
-from tessera.gallery.catalog import Catalog
-from tessera.gallery.snapshot import Ids, Snapshot
+from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.snapshot import Ids, Snapshot
 from tessera.storage import write_atomically
 
 STATE_NAME = "milvus.json"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from tessera.gallery.catalog import Catalog
+from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.snapshot import CatalogEntry
+from tessera.gallery.ingest.sources import FoundFile
 from tessera.gallery.results import IndexReport
-from tessera.gallery.snapshot import Known
-from tessera.gallery.sources import FoundFile
 
 _LOOKUP_FILES = 500
 
@@ -81,7 +81,7 @@ def make_plan(
         _store_metadata(catalog, settled)
 
 
-def _must_read(file: FoundFile, known: Known | None, *, retry: bool) -> bool:
+def _must_read(file: FoundFile, known: CatalogEntry | None, *, retry: bool) -> bool:
     if known is None or (retry and known.state == "failed"):
         return True
     if file.error is not None:
@@ -90,7 +90,7 @@ def _must_read(file: FoundFile, known: Known | None, *, retry: bool) -> bool:
     return (file.size, file.mtime_ns) != (known.size, known.mtime_ns)
 
 
-def _store_metadata(catalog: Catalog, settled: list[tuple[FoundFile, Known]]) -> None:
+def _store_metadata(catalog: Catalog, settled: list[tuple[FoundFile, CatalogEntry]]) -> None:
     changes = [
         (known.id, file.metadata)
         for file, known in settled

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import IndexingError
-from tessera.gallery.catalog import Catalog
-from tessera.gallery.snapshot import Ids, Snapshot
+from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.snapshot import Ids, Snapshot
 from tessera.index.build import build_index, choose_codec, load_index
 from tessera.index.files import verify
 from tessera.index.search_index import DRIFT_RATIO, SearchIndex

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tessera.gallery.paths import from_blob
-from tessera.gallery.sources import FoundFile, explain
+from tessera.gallery.catalog.paths import from_blob
+from tessera.gallery.ingest.sources import FoundFile, explain
 
 # A file written again within one tick of the file system's clock keeps its time. A time this fresh proves nothing.
 _TICK_NS = 20_000_000

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import UsageError, unknown_name
-from tessera.gallery.catalog import Catalog
+from tessera.gallery.catalog.catalog import Catalog
 
 Scores = npt.NDArray[np.float32]
 
@@ -67,9 +67,9 @@ def parse_engine(name: str) -> tuple[str, str]:
 def open_engine(name: str, gallery_dir: Path, *, codec: str, gallery_id: str) -> Engine:
     kind, target = parse_engine(name)
     if kind == "milvus":
-        from tessera.gallery.milvus_engine import MilvusEngine
+        from tessera.gallery.engines.milvus_engine import MilvusEngine
 
         return MilvusEngine(target, gallery_dir, collection=f"tessera_{gallery_id}")
-    from tessera.gallery.faiss_engine import FaissEngine
+    from tessera.gallery.engines.faiss_engine import FaissEngine
 
     return FaissEngine(gallery_dir / "index", codec=codec)

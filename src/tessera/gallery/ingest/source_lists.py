@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from tessera.errors import DataError
-from tessera.gallery.batch import encode_metadata
-from tessera.gallery.paths import from_blob, printable, to_blob
+from tessera.gallery.catalog.batch import encode_metadata
+from tessera.gallery.catalog.paths import from_blob, printable, to_blob
 
 LIST_SUFFIXES = frozenset({b".csv", b".tsv", b".txt"})
 PATH_COLUMNS = ("path", "image_path", "image", "file", "filename", "file_name")

@@ -24,10 +24,10 @@ from tessera.data.boxes import Box
 from tessera.data.images import load_photo
 from tessera.errors import ImageError, UsageError
 from tessera.extract.runtime import default_threads
-from tessera.gallery.indexing import ProgressCallback
-from tessera.gallery.query import Query, unknown_id
+from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.ingest.indexing import ProgressCallback
 from tessera.gallery.results import Hit, IndexProgress
-from tessera.gallery.snapshot import Record
+from tessera.gallery.search.query import Query, unknown_id
 from tessera.gallery.store import LOCAL_NAME, Store
 from tessera.local.extractors import EXTRACTORS
 from tessera.local.features import LocalExtractor, LocalFeatures
@@ -38,7 +38,7 @@ _KEPT = 512  # images whose features, made on demand, are remembered
 _PAGE = 256
 
 
-class LocalShelf:
+class LocalFeatureIndex:
     """Features by image for one store, from as many threads as there are."""
 
     def __init__(self, store: Store) -> None:
@@ -80,14 +80,14 @@ class LocalShelf:
         return {"extractor": extractor.name, "made": made, **size, "failed": len(failures), "problems": failures}
 
     def rerank(
-        self, kind: str, query: Query, box: Box | None, hits: Sequence[Hit], *, patience_s: float | None = None
+        self, kind: str, query: Query, box: Box | None, hits: Sequence[Hit], *, rerank_timeout_s: float | None = None
     ) -> tuple[list[Hit], list[str]]:
         """The hits in their new order, each with its inliers, and what there is to say of it.
 
-        patience_s: compare no further hit after so many seconds; those that were not compared have no inliers.
+        rerank_timeout_s: compare no further hit after so many seconds; those that were not compared have no inliers.
         """
-        deadline = None if patience_s is None else time.monotonic() + patience_s
-        reranker = self._reranker(kind, patience_s)
+        deadline = None if rerank_timeout_s is None else time.monotonic() + rerank_timeout_s
+        reranker = self._reranker(kind, rerank_timeout_s)
         if reranker is None:
             return list(hits), [f"{kind}: it is still being opened, so the global scores decide. Ask again."]
         asked = self._query_features(query, box, reranker)
@@ -158,7 +158,7 @@ class LocalShelf:
             picture = Image.fromarray(query)
         return as_stored(reranker.extractor.extract(load_photo(picture, size=SIZE, box=box)))
 
-    def _reranker(self, kind: str, patience_s: float | None) -> Reranker | None:
+    def _reranker(self, kind: str, rerank_timeout_s: float | None) -> Reranker | None:
         """Opened once, beside the request that first asks for it; none where its patience ends before."""
         with self._store.catalog.read() as snapshot:
             name = str(snapshot.setting("local") or DEFAULT_EXTRACTOR)
@@ -180,7 +180,7 @@ class LocalShelf:
                 opening = self._opened[key] = Future()
                 threading.Thread(target=open_it, args=(opening,), daemon=True).start()
         try:
-            return opening.result(patience_s)
+            return opening.result(rerank_timeout_s)
         except TimeoutError:
             return None
 

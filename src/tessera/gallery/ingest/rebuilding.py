@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tessera.gallery.batch import Batch
-from tessera.gallery.catalog import Catalog
-from tessera.gallery.describer import Describer
-from tessera.gallery.indexing import IndexRun
-from tessera.gallery.plan import Plan
-from tessera.gallery.sources import FoundFile, look_at
+from tessera.gallery.catalog.batch import Batch
+from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.ingest.indexing import IndexRun
+from tessera.gallery.ingest.plan import Plan
+from tessera.gallery.ingest.sources import FoundFile, look_at
 from tessera.gallery.store import Store
 
 _PAGE_ROWS = 1000
 
 
-def settle_model(store: Store, run: IndexRun, differing: Plan, *, rebuild: bool) -> bool:
+def ensure_model(store: Store, run: IndexRun, differing: Plan, *, rebuild: bool) -> bool:
     """See that the gallery is of the run's model, or make it so; True if every image was given new descriptors.
 
     differing: takes the files that are not as the catalogue knows them, to be looked at afterwards.

@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from tessera.data.decoding import DEFAULT_LIMITS
 from tessera.errors import UsageError
-from tessera.gallery.batch import encode_metadata
-from tessera.gallery.intake import read_file
-from tessera.gallery.paths import printable, to_blob
-from tessera.gallery.query import Descriptor, unit_descriptor
-from tessera.gallery.rebuilding import claim_model
-from tessera.gallery.snapshot import encode_descriptor
-from tessera.gallery.sources import look_at
+from tessera.gallery.catalog.batch import encode_metadata
+from tessera.gallery.catalog.paths import printable, to_blob
+from tessera.gallery.catalog.snapshot import encode_descriptor
+from tessera.gallery.ingest.reading import read_file
+from tessera.gallery.ingest.rebuilding import claim_model
+from tessera.gallery.ingest.sources import look_at
+from tessera.gallery.search.query import Descriptor, unit_descriptor
 from tessera.gallery.store import Store
 
 _BATCH_IMAGES = 256

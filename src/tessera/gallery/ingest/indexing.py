@@ -14,15 +14,15 @@ from itertools import chain
 
 from tessera.data.decoding import DEFAULT_LIMITS, Limits
 from tessera.extract.pipeline import Extraction
-from tessera.gallery.batch import Batch
-from tessera.gallery.catalog import Catalog
-from tessera.gallery.describer import Describer
-from tessera.gallery.intake import ReadFile, loader_source, read_ahead
-from tessera.gallery.paths import from_blob
-from tessera.gallery.plan import Plan, make_plan
+from tessera.gallery.catalog.batch import Batch
+from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.paths import from_blob
+from tessera.gallery.catalog.snapshot import CatalogEntry
+from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.ingest.plan import Plan, make_plan
+from tessera.gallery.ingest.reading import ReadFile, loader_source, read_ahead
+from tessera.gallery.ingest.sources import FoundFile, Source, find_files, look_at, refuse_missing
 from tessera.gallery.results import IndexProgress, IndexReport
-from tessera.gallery.snapshot import Known
-from tessera.gallery.sources import FoundFile, Source, find_files, look_at, refuse_missing
 
 BATCH_FILES = 64
 BATCH_SECONDS = 2.0
@@ -219,7 +219,7 @@ class IndexRun:
         self._done += count
         self._tell()
 
-    def _count(self, outcome: _Outcome, known: Known | None) -> None:
+    def _count(self, outcome: _Outcome, known: CatalogEntry | None) -> None:
         path = from_blob(outcome.read.found.path)
         if outcome.error is not None:
             self.report.failed += 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tessera.gallery.snapshot import Snapshot, encode_descriptor
+from tessera.gallery.catalog.snapshot import Snapshot, encode_descriptor
 
 
 class Batch(Snapshot):

@@ -13,7 +13,7 @@ from PIL import Image
 from tessera.data.boxes import Box
 from tessera.data.images import load_photo
 from tessera.errors import GalleryError, UsageError
-from tessera.gallery.catalog import Catalog
+from tessera.gallery.catalog.catalog import Catalog
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
