@@ -76,7 +76,7 @@ def rank_refined(
             len(gallery),
             fetch=lambda rows: np.asarray(gallery[rows], dtype=np.float32),
             expand=refinement.expand,
-            rerank=refinement.rerank == GLOBAL,
+            rerank=GLOBAL if refinement.rerank == GLOBAL else None,
             allowed=allowed,
         )
         return (row[row >= 0] for row in found)
