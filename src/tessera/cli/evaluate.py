@@ -148,9 +148,9 @@ def ranks(
 
 
 def _run(benchmark: Benchmark, settings: Settings) -> None:
-    from tessera.evaluate.model import evaluate_model
     from tessera.evaluate.progress import stage_progress
     from tessera.evaluate.report import write_report
+    from tessera.evaluate.run import evaluate_model
 
     options = asdict(settings)
     distractors, report, as_json = (options.pop(name) for name in ("distractors", "report", "as_json"))
