@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tessera.refiners import EXPANSIONS, RERANKERS
+
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -429,3 +431,24 @@ def test_a_key_is_asked_for(browser, running, served_gallery):
         page.locator("#ask button").click()
         page.wait_for_selector(".tile")
         page.context.close()
+
+
+def test_the_page_offers_what_the_service_can_do(page, address):
+    page.goto(f"{address}/?image=4")
+    page.wait_for_selector(".tile .score")
+    for stage, table in (("expand", EXPANSIONS), ("rerank", RERANKERS)):
+        offered = page.locator(f"#{stage} option").evaluate_all("options => options.map(({ value }) => value)")
+        assert offered == ["", *(name for name, entry in table.items() if not entry.missing)]
+
+
+def test_what_is_not_installed_is_not_offered(page, address):
+    def without_geometry(route):
+        answer = route.fetch()
+        known = [{**entry, "available": entry["name"] != "sp"} for entry in answer.json()["refiners"]]
+        route.fulfill(response=answer, json={"refiners": known})
+
+    page.route("**/api/refiners", without_geometry)
+    page.goto(f"{address}/?image=4&rerank=sp")
+    page.wait_for_selector(".tile .score")
+    assert page.locator('#rerank option[value="sp"]').count() == 0
+    playwright.expect(page.locator("#rerank")).to_have_value("")
