@@ -10,20 +10,20 @@ import pytest
 
 from tessera.errors import IndexingError
 from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choose_codec
-from tessera.index.calibration import Calibration, Probe, calibrate, expected_depth
-from tessera.index.codec import use_threads
-from tessera.index.first_look import FirstLook
-from tessera.index.flat import FlatCodec
-from tessera.index.foretelling import ScoreSample
-from tessera.index.lists import ListOrder, train_centres
-from tessera.index.pq1 import Pq1Codec, train_words
-from tessera.index.pq8 import Pq8Codec
-from tessera.index.projection import Projection, allot, principal_axes
-from tessera.index.residual import ResidualCodes
+from tessera.index.codecs.block_scan import scan_blocks
+from tessera.index.codecs.calibration import Calibration, Probe, calibrate, expected_depth
+from tessera.index.codecs.coarse_scan import FirstLook
+from tessera.index.codecs.codec import use_threads
+from tessera.index.codecs.flat import FlatCodec
+from tessera.index.codecs.inverted_lists import ListOrder, train_centres
+from tessera.index.codecs.pq1 import Pq1Codec, train_words
+from tessera.index.codecs.pq8 import Pq8Codec
+from tessera.index.codecs.projection import Projection, allot, principal_axes
+from tessera.index.codecs.residual_rescoring import ResidualCodes
+from tessera.index.codecs.threshold_estimation import ScoreSample
+from tessera.index.descriptor_file import DescriptorStore, best, inner_products, widen
 from tessera.index.rows import Keep, Rows
-from tessera.index.scan import scan_blocks
 from tessera.index.search_index import DRIFT_RATIO
-from tessera.index.store import DescriptorStore, best, inner_products, widen
 
 
 def test_widening_is_exact_for_every_finite_half() -> None:

@@ -21,8 +21,8 @@ from tessera.bench.contenders import CODEC_NAMES, PEERS, is_missing, make_conten
 from tessera.bench.contest import K, saved_path
 from tessera.bench.descriptors import Synthesis, load_fit
 from tessera.errors import TesseraError, UsageError, unknown_name
-from tessera.index.scan import scan_blocks
-from tessera.index.store import DescriptorStore, Float16s, Float32s
+from tessera.index.codecs.block_scan import scan_blocks
+from tessera.index.descriptor_file import DescriptorStore, Float16s, Float32s
 from tessera.storage import write_atomically
 
 _EXTRA = 1001

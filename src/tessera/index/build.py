@@ -9,16 +9,16 @@ import numpy.typing as npt
 
 from tessera.config import from_mapping
 from tessera.errors import IndexingError, unknown_name
-from tessera.index.codec import Arrays, Codec, use_threads
-from tessera.index.fast import FastCodec
+from tessera.index.codecs.codec import Arrays, Codec, use_threads
+from tessera.index.codecs.fast import FastCodec
+from tessera.index.codecs.flat import FlatCodec
+from tessera.index.codecs.ivf import IvfCodec
+from tessera.index.codecs.pq1 import Pq1Codec
+from tessera.index.codecs.pq8 import Pq8Codec
+from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore
 from tessera.index.files import read_array, read_manifest
-from tessera.index.flat import FlatCodec
-from tessera.index.ivf import IvfCodec
-from tessera.index.pq1 import Pq1Codec
-from tessera.index.pq8 import Pq8Codec
 from tessera.index.rows import Rows
 from tessera.index.search_index import Fitted, SearchIndex, measure_error
-from tessera.index.store import BLOCK_ROWS, DescriptorStore
 from tessera.registry import Registry
 
 CODECS: Registry[type[Codec]] = Registry("codec")

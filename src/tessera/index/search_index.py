@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from tessera.config import to_mapping
 from tessera.errors import IndexingError
-from tessera.index.codec import Codec, use_threads
+from tessera.index.codecs.codec import Codec, use_threads
+from tessera.index.codecs.sampling import held_out_rows
+from tessera.index.descriptor_file import DescriptorStore, best, contenders, inner_products
 from tessera.index.files import write_array, write_manifest
 from tessera.index.locks import SharedLock
 from tessera.index.rows import Keep, Rows
-from tessera.index.sampling import held_out_rows
-from tessera.index.store import DescriptorStore, best, contenders, inner_products
 from tessera.index.tail import Tail
 
 Float32s = npt.NDArray[np.float32]

@@ -12,14 +12,14 @@ from typing import Any
 import faiss
 import numpy as np
 
-from tessera.index.calibration import ROW_NS, Probe, allowed_misses, expected_depth
-from tessera.index.codec import Arrays, Float32s, Int64s, parameters
-from tessera.index.foretelling import ScoreSample
-from tessera.index.lists import ListOrder, train_centres, training_rows_for
-from tessera.index.projection import Projection, allot, principal_axes
+from tessera.index.codecs.calibration import ROW_NS, Probe, allowed_misses, expected_depth
+from tessera.index.codecs.codec import Arrays, Float32s, Int64s, parameters
+from tessera.index.codecs.inverted_lists import ListOrder, train_centres, training_rows_for
+from tessera.index.codecs.projection import Projection, allot, principal_axes
+from tessera.index.codecs.sampling import sample_rows, thinned, training_rows
+from tessera.index.codecs.threshold_estimation import ScoreSample
+from tessera.index.descriptor_file import DescriptorStore
 from tessera.index.rows import Keep
-from tessera.index.sampling import sample_rows, thinned, training_rows
-from tessera.index.store import DescriptorStore
 
 _TRAINING_ROWS = 32768
 _WORD_ROWS = 16384  # 16 words a subspace need no more

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera.index.calibration import EXACT_NS, ROW_NS, Calibration, Probe, allowed_misses, depth_of
-from tessera.index.fast import FastCodec
-from tessera.index.first_look import BYTE_NS
+from tessera.index.codecs.calibration import EXACT_NS, ROW_NS, Calibration, Probe, allowed_misses, depth_of
+from tessera.index.codecs.coarse_scan import BYTE_NS
+from tessera.index.codecs.fast import FastCodec
+from tessera.index.descriptor_file import DescriptorStore
 from tessera.index.rows import Keep
-from tessera.index.store import DescriptorStore
 
 _MOST_LISTS = 16384
 _SHARES = (0.35, 0.5, 0.65, 0.8)  # of what may be missed, so much by looking into too few lists: tried in turn

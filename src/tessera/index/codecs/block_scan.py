@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from tessera.index.descriptor_file import Float32s, Int64s
 from tessera.index.rows import Keep
-from tessera.index.store import Float32s, Int64s
 
 # Below this many queries a kernel that goes through the codes once a query is faster than a matrix product.
 LEAST_BATCH = 8

@@ -12,8 +12,8 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from tessera.index.descriptor_file import DescriptorStore
 from tessera.index.rows import Keep
-from tessera.index.store import DescriptorStore
 
 Float32s = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]

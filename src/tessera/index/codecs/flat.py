@@ -8,10 +8,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
+from tessera.index.codecs.block_scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
+from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
+from tessera.index.descriptor_file import ROUNDING, DescriptorStore, inner_products, widen
 from tessera.index.rows import Keep
-from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
-from tessera.index.store import ROUNDING, DescriptorStore, inner_products, widen
 
 _SLACK = 16
 _FILL_ROWS = 1024

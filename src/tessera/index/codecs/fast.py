@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tessera.index.calibration import Calibration, Probe, calibrate
-from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each
-from tessera.index.first_look import LADDER, SUBSPACE, FirstLook
-from tessera.index.residual import ResidualCodes
+from tessera.index.codecs.calibration import Calibration, Probe, calibrate
+from tessera.index.codecs.coarse_scan import LADDER, SUBSPACE, FirstLook
+from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s, for_each
+from tessera.index.codecs.residual_rescoring import ResidualCodes
+from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore, score_rows
 from tessera.index.rows import Keep
-from tessera.index.store import BLOCK_ROWS, DescriptorStore, score_rows
 
 _CODE_BYTES = 128
 _MOST_A_BYTE = 8  # coordinates to a byte of the second look: with more, its 256 words say little of each

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.calibration import Calibration, Probe, calibrate
-from tessera.index.codec import Arrays, Codec, Float32s, Int64s, for_each
-from tessera.index.first_look import LADDER, SUBSPACE, FirstLook
+from tessera.index.codecs.calibration import Calibration, Probe, calibrate
+from tessera.index.codecs.coarse_scan import LADDER, SUBSPACE, FirstLook
+from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s, for_each
+from tessera.index.codecs.sampling import training_rows
+from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore, inner_products
 from tessera.index.rows import Keep
-from tessera.index.sampling import training_rows
-from tessera.index.store import BLOCK_ROWS, DescriptorStore, inner_products
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tessera.config import from_mapping, to_mapping
-from tessera.index.codec import Float32s, Int64s
-from tessera.index.sampling import sample_rows
-from tessera.index.scan import scan_blocks
-from tessera.index.store import BLOCK_ROWS, DescriptorStore
+from tessera.index.codecs.block_scan import scan_blocks
+from tessera.index.codecs.codec import Float32s, Int64s
+from tessera.index.codecs.sampling import sample_rows
+from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore
 
 _QUERIES = 200
 _DEEPEST = 8192

@@ -11,7 +11,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from tessera.index.codec import Float32s
+from tessera.index.codecs.codec import Float32s
 
 MOST_ROWS = 32768
 _OF_ALL = 16  # one row of so many is in the sample, as long as it is not too large

@@ -7,7 +7,7 @@ from typing import Any
 import faiss
 import numpy as np
 
-from tessera.index.codec import Float32s, Int64s
+from tessera.index.codecs.codec import Float32s, Int64s
 
 _ROWS_A_LIST = 32  # to train on
 _ITERATIONS = 10

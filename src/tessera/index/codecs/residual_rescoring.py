@@ -12,8 +12,8 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.codec import Arrays, Float32s, Int64s
-from tessera.index.projection import allot
+from tessera.index.codecs.codec import Arrays, Float32s, Int64s
+from tessera.index.codecs.projection import allot
 
 Bytes = npt.NDArray[np.uint8]
 

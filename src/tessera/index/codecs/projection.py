@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.codec import Float32s, Int64s, use_threads
+from tessera.index.codecs.codec import Float32s, Int64s, use_threads
 
 # |x| <= 1 and |row| <= 1, so by Cauchy-Schwarz no partial sum passes 2^(11 + 12), rounding included.
 _STEPS = np.float32(2**11)

@@ -18,11 +18,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.codec import Arrays, Codec, Float32s, Int64s
+from tessera.index.codecs.block_scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
+from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s
+from tessera.index.codecs.sampling import training_rows
+from tessera.index.descriptor_file import DescriptorStore
 from tessera.index.rows import Keep
-from tessera.index.sampling import training_rows
-from tessera.index.scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
-from tessera.index.store import DescriptorStore
 
 Bytes = npt.NDArray[np.uint8]
 
