@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError, ConfigError, DataError, TrainingError
-from tessera.train.assembly import load_data
+from tessera.train.batches.inputs import _make_array
+from tessera.train.build import load_data
 from tessera.train.checkpoint import load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
-from tessera.train.inputs import _make_array
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
 from tessera.train.runs import train_run, train_runs

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tessera.errors import DataError
+from tessera.train.batches.mining import TuplePlan
+from tessera.train.batches.sampler import Indices
 from tessera.train.loop import Trainer
-from tessera.train.mining import TuplePlan
-from tessera.train.order import Indices
 from tessera.train.scalars import read_scalars
 
 LABELS = np.repeat(np.arange(6), 4)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tessera.data.labelled import ImageSet
-from tessera.train.assembly import TrainingData, assemble, load_data
+from tessera.train.build import TrainingData, assemble, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer

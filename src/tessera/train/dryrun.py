@@ -13,12 +13,12 @@ import numpy as np
 from PIL import Image
 
 from tessera.data.labelled import ImageSet, image_set
-from tessera.train.assembly import TrainingData, assemble, load_data
-from tessera.train.codebook import train_codebook
+from tessera.train.build import TrainingData, assemble, load_data
+from tessera.train.codebook_training import train_codebook
 from tessera.train.distributed import World
+from tessera.train.init import initialise
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
-from tessera.train.start import initialise
 
 BATCH = 4
 CROP = 96

@@ -21,9 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tessera.data.labelled import ImageSet
 from tessera.errors import TrainingError
-from tessera.train.attention import AttentionObjective
-from tessera.train.averaging import WeightAverage
-from tessera.train.batchnorm import freeze_batch_norm
+from tessera.train.batches.inputs import InputFeed, Inputs
+from tessera.train.batches.sampler import Plan, share_of
 from tessera.train.checkpoint import (
     BEST,
     LAST,
@@ -34,14 +33,15 @@ from tessera.train.checkpoint import (
     seed_everything,
 )
 from tessera.train.distributed import World
-from tessera.train.inputs import InputFeed, Inputs
-from tessera.train.objective import ListObjective, Objective
-from tessera.train.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
-from tessera.train.order import Plan, share_of
-from tessera.train.precision import Precision
+from tessera.train.objectives.local_attention import AttentionObjective
+from tessera.train.objectives.objective import ListObjective, Objective
+from tessera.train.objectives.two_pass import two_pass_step
+from tessera.train.optimisation.averaging import WeightAverage
+from tessera.train.optimisation.batchnorm import freeze_batch_norm
+from tessera.train.optimisation.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
+from tessera.train.optimisation.precision import Precision
 from tessera.train.recipe import Recipe, check_same
 from tessera.train.scalars import ScalarLog
-from tessera.train.twopass import two_pass_step
 from tessera.train.validation import Validation
 
 Say = Callable[[str], None]

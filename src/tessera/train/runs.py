@@ -13,13 +13,13 @@ from typing import Any
 from tessera.config import to_mapping
 from tessera.errors import TrainingError
 from tessera.storage import atomic_path, write_atomically
-from tessera.train.assembly import assemble, load_data
+from tessera.train.build import assemble, load_data
 from tessera.train.checkpoint import BEST, LAST, checkpoint_of, load_checkpoint
-from tessera.train.codebook import train_codebook
+from tessera.train.codebook_training import train_codebook
 from tessera.train.distributed import World
+from tessera.train.init import initialise
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
-from tessera.train.start import initialise
 
 Say = Callable[[str], None]
 

@@ -16,11 +16,11 @@ from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
 from tessera.models.backbones import Backbone
+from tessera.train.batches.inputs import ImageInputs, Inputs
+from tessera.train.batches.loader import PhotoFeed, PhotoReader
+from tessera.train.batches.sampler import Indices
 from tessera.train.distributed import World
-from tessera.train.feed import PhotoFeed, PhotoReader
-from tessera.train.inputs import ImageInputs, Inputs
-from tessera.train.objective import Objective
-from tessera.train.order import Indices
+from tessera.train.objectives.objective import Objective
 
 _BATCH = 32
 

@@ -14,8 +14,8 @@ from tessera.models.export import export_bundle, make_card
 from tessera.models.registry import build_model
 from tessera.storage import hash_file
 from tessera.train.checkpoint import checkpoint_of, load_checkpoint
+from tessera.train.init import load_from_run
 from tessera.train.recipe import Recipe
-from tessera.train.start import load_from_run
 
 
 def export_run(run: Path, path: Path, *, name: str | None = None, licence: str = "") -> Bundle:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tessera.errors import ConfigError
-from tessera.train.feed import PhotoFeed, PhotoReader
-from tessera.train.inputs import ImageInputs
+from tessera.train.batches.inputs import ImageInputs
+from tessera.train.batches.loader import PhotoFeed, PhotoReader
 from tessera.train.loop import Trainer
 from tessera.train.scalars import read_scalars
 

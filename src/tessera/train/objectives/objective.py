@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tessera.train.inputs import Inputs
+from tessera.train.batches.inputs import Inputs
 
 
 class Objective(nn.Module):

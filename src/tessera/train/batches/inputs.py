@@ -17,8 +17,8 @@ from tessera.data.transforms import Pixels
 from tessera.errors import StorageError
 from tessera.models.backbones import Backbone
 from tessera.storage import storage_error
-from tessera.train.feed import PhotoFeed
-from tessera.train.order import Indices
+from tessera.train.batches.loader import PhotoFeed
+from tessera.train.batches.sampler import Indices
 
 Inputs = Tensor | list[Tensor]  # B 3 H W, or 1 3 H W each where shapes differ; maps B C H W in the frozen mode
 

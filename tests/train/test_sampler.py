@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tessera.errors import DataError
-from tessera.train.order import BalancedPlan, ShuffledPlan, members_of, share_of
+from tessera.train.batches.sampler import BalancedPlan, ShuffledPlan, members_of, share_of
 
 
 def test_every_epoch_has_a_new_order_and_each_image_once() -> None:

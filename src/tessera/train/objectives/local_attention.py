@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tessera.models.losses import build_loss
-from tessera.train.inputs import Inputs
-from tessera.train.objective import Objective
+from tessera.train.batches.inputs import Inputs
+from tessera.train.objectives.objective import Objective
 from tessera.train.recipe import TaskSection
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from tessera.train.batches.inputs import Inputs
 from tessera.train.distributed import World
-from tessera.train.inputs import Inputs
-from tessera.train.objective import ListObjective
+from tessera.train.objectives.objective import ListObjective
 
 
 class ForwardBackward(Protocol):

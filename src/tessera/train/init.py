@@ -13,10 +13,10 @@ from tessera.data.labelled import ImageSet
 from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
 from tessera.models.registry import build_model
+from tessera.train.batches.inputs import ImageInputs
+from tessera.train.batches.loader import PhotoFeed, PhotoReader
 from tessera.train.checkpoint import checkpoint_of, load_checkpoint
 from tessera.train.distributed import World
-from tessera.train.feed import PhotoFeed, PhotoReader
-from tessera.train.inputs import ImageInputs
 from tessera.train.recipe import Recipe
 
 _MAX_FEATURES = 1_000_000  # local features that a reduction is fitted to

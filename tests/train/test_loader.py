@@ -11,8 +11,8 @@ import pytest
 from tessera.data.folder import FolderConfig, load_folder
 from tessera.data.transforms import TransformConfig
 from tessera.errors import DataError
+from tessera.train.batches.loader import PhotoFeed, PhotoReader, Photos
 from tessera.train.dryrun import draw_images
-from tessera.train.feed import PhotoFeed, PhotoReader, Photos
 
 
 def read_all(folder: Path, **options: object) -> list[Photos]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import DataError
-from tessera.train.order import Indices, members_of
+from tessera.train.batches.sampler import Indices, members_of
 
 _MINING_STREAM = 0x713E
 

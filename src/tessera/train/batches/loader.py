@@ -21,7 +21,7 @@ from tessera.data.images import load_photo
 from tessera.data.transforms import Pixels, TransformConfig, augment, plain, random_of
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import DataError, ImageError
-from tessera.train.order import Indices, members_of
+from tessera.train.batches.sampler import Indices, members_of
 
 _AHEAD = 3  # batches prepared before they are asked for
 

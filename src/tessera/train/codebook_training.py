@@ -13,7 +13,7 @@ from tessera.data.unreadable import MAX_SHARE
 from tessera.errors import DataError
 from tessera.local.system import SystemConfig, build_system
 from tessera.storage import write_atomically
-from tessera.train.order import random_order
+from tessera.train.batches.sampler import random_order
 from tessera.train.recipe import Recipe
 
 

@@ -19,17 +19,17 @@ from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
 from tessera.models.losses import LOSSES, build_loss
 from tessera.models.registry import MODELS
-from tessera.train.attention import AttentionObjective, JointObjective, build_local_loss
-from tessera.train.batchnorm import share_batch_norm
+from tessera.train.batches.inputs import ImageInputs, InputFeed, MapInputs
+from tessera.train.batches.loader import PhotoFeed, PhotoReader
+from tessera.train.batches.mining import TuplePlan
+from tessera.train.batches.sampler import BalancedPlan, Indices, Plan, ShuffledPlan
 from tessera.train.distributed import World
-from tessera.train.feed import PhotoFeed, PhotoReader
-from tessera.train.inputs import ImageInputs, InputFeed, MapInputs
+from tessera.train.init import build_network
 from tessera.train.loop import Run
-from tessera.train.mining import TuplePlan
-from tessera.train.objective import ListObjective, Objective, TupleObjective
-from tessera.train.order import BalancedPlan, Indices, Plan, ShuffledPlan
+from tessera.train.objectives.local_attention import AttentionObjective, JointObjective, build_local_loss
+from tessera.train.objectives.objective import ListObjective, Objective, TupleObjective
+from tessera.train.optimisation.batchnorm import share_batch_norm
 from tessera.train.recipe import Recipe
-from tessera.train.start import build_network
 from tessera.train.validation import Validation, describe_set
 
 BATCH_OF_TASK = {"classify": "labels", "attention": "labels", "tuples": "tuples", "listwise": "list"}
