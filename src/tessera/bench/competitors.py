@@ -25,7 +25,7 @@ REFINEMENTS: dict[str, dict[str, Any]] = {
 _BLOCK_ROWS = 16384
 
 
-class Contender(abc.ABC):
+class Competitor(abc.ABC):
     """Something that finds the nearest of N D descriptors. Rows are named 0 .. N - 1."""
 
     needs: str | None = None  # a module that must be there
@@ -67,7 +67,7 @@ class Contender(abc.ABC):
         return {}
 
 
-class OurCodec(Contender):
+class OurCodec(Competitor):
     def __init__(self, codec: str) -> None:
         self.codec = codec
         self.index: Any = None
@@ -113,7 +113,7 @@ class OurCodec(Contender):
         return {name: refined(options) for name, options in REFINEMENTS.items()}
 
 
-class NumpyPeer(Contender):
+class NumpyPeer(Competitor):
     """One matrix product over fp32 descriptors and a partial sort: what one writes oneself."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class NumpyPeer(Contender):
         self.rows = np.load(path)
 
 
-class FaissPeer(Contender):
+class FaissPeer(Competitor):
     def __init__(self, make: Callable[[int, int], Any], *, graph: bool = False) -> None:
         """make: (N, D) -> an untrained FAISS index."""
         self.make = make
@@ -183,7 +183,7 @@ class FaissPeer(Contender):
         self.index = faiss.read_index(str(path))
 
 
-class HnswlibPeer(Contender):
+class HnswlibPeer(Competitor):
     needs = "hnswlib"
     graph = True
 
@@ -227,7 +227,7 @@ class HnswlibPeer(Contender):
         self.index.set_num_threads(threads)
 
 
-class UsearchPeer(Contender):
+class UsearchPeer(Competitor):
     needs = "usearch"
     graph = True
 
@@ -289,7 +289,7 @@ def _hnsw(count: int, dim: int) -> Any:
 
 
 CODEC_NAMES = ("flat", "pq1", "pq8", "fast", "ivf")
-PEERS: dict[str, Callable[[], Contender]] = {
+PEERS: dict[str, Callable[[], Competitor]] = {
     "numpy": NumpyPeer,
     "faiss IndexPQ": lambda: FaissPeer(_index_pq),
     "faiss IVF-PQ": lambda: FaissPeer(_ivf_pq),
@@ -299,12 +299,12 @@ PEERS: dict[str, Callable[[], Contender]] = {
 }
 
 
-def make_contender(name: str) -> Contender:
+def make_competitor(name: str) -> Competitor:
     return OurCodec(name) if name in CODEC_NAMES else PEERS[name]()
 
 
-def is_missing(contender: Contender) -> bool:
-    return contender.needs is not None and importlib.util.find_spec(contender.needs) is None
+def is_missing(competitor: Competitor) -> bool:
+    return competitor.needs is not None and importlib.util.find_spec(competitor.needs) is None
 
 
 def disk_bytes(path: Path) -> int:

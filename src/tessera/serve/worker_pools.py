@@ -16,10 +16,10 @@ from tessera.serve.problems import ProblemError
 MOST_TOGETHER = 8  # more gain little, and the first of them waits for the last
 
 T = TypeVar("T")
-Lane = Literal["network", "search", "files", "writing"]
+PoolName = Literal["network", "search", "files", "writing"]
 
 
-class Lanes:
+class WorkerPools:
     """One pool of threads for each kind of work, so that a burst of one kind does not hold up the others.
 
     A request that has waited too long is never begun. One that was begun cannot be stopped: it keeps its thread until
@@ -30,21 +30,28 @@ class Lanes:
         self.timeout_s = timeout_s
         # The network's runs share the cores, so more at once only add waiting, and each holds the maps of a picture; a
         # search is one thread's work; files wait for the disk; the gallery has one writer.
-        counts: dict[Lane, int] = {"network": max(1, cores // 2), "search": cores, "files": max(2, cores), "writing": 1}
+        counts: dict[PoolName, int] = {
+            "network": max(1, cores // 2),
+            "search": cores,
+            "files": max(2, cores),
+            "writing": 1,
+        }
         self._pools = {
-            lane: ThreadPoolExecutor(count, f"tessera-{lane}", initializer=_search_alone)
-            for lane, count in counts.items()
+            name: ThreadPoolExecutor(count, f"tessera-{name}", initializer=_search_alone)
+            for name, count in counts.items()
         }
         self._waiting: defaultdict[Hashable, list[tuple[Any, Future[Any]]]] = defaultdict(list)
         self._waiting_lock = threading.Lock()
 
-    async def run(self, lane: Lane, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    async def run(self, pool: PoolName, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """The call's answer, or a problem (504) when the time is over."""
         work = functools.partial(contextvars.copy_context().run, call, *args, **kwargs)  # logs know their request
-        late = " What was begun is finished all the same: look before you try again." if lane == "writing" else ""
-        return await self._within_time(self._pools[lane].submit(work), late)
+        late = " What was begun is finished all the same: look before you try again." if pool == "writing" else ""
+        return await self._within_time(self._pools[pool].submit(work), late)
 
-    async def run_together(self, lane: Lane, call: Callable[..., list[Any]], item: object, **shared: Hashable) -> Any:
+    async def run_together(
+        self, pool: PoolName, call: Callable[..., list[Any]], item: object, **shared: Hashable
+    ) -> Any:
         """What `call([item], **shared)` answers to the item, where calls that wait at once are made as one.
 
         call: takes a list of items and gives for each, in order, its answer or the exception to raise.
@@ -53,7 +60,7 @@ class Lanes:
         answer: Future[Any] = Future()
         with self._waiting_lock:
             self._waiting[kind].append((item, answer))
-        self._pools[lane].submit(self._answer_waiting, kind, functools.partial(call, **shared))
+        self._pools[pool].submit(self._answer_waiting, kind, functools.partial(call, **shared))
         return await self._within_time(answer)
 
     def _answer_waiting(self, kind: Hashable, call: Callable[[list[Any]], list[Any]]) -> None:

@@ -1,7 +1,7 @@
-"""One contender of `bench search` in a process of its own: its memory is its own, and its threads are set from outside.
+"""One competitor of `bench search` in its own process: its memory is its own, its threads are set from outside.
 
 Run by `tessera.bench.search`, first to build, then to answer in batches on all cores and one by one on one:
-python -m tessera.bench.contest FOLDER NAME build|batch|answer
+python -m tessera.bench.worker FOLDER NAME build|batch|answer
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.bench.contenders import disk_bytes, make_contender
+from tessera.bench.competitors import disk_bytes, make_competitor
 
 K = 100
 BATCH = 64
@@ -48,59 +48,59 @@ def saved_path(folder: Path, name: str) -> Path:
 
 def build(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
     """Build and save."""
-    contender = make_contender(name)
-    count = setting["graph_count"] if contender.graph else setting["count"]
+    competitor = make_competitor(name)
+    count = setting["graph_count"] if competitor.graph else setting["count"]
     descriptors = np.memmap(folder / "gallery.f16", np.float16, "r", shape=(setting["count"], setting["dim"]))[:count]
     saved = saved_path(folder, name)
-    result: dict[str, Any] = {"count": count, "build_s": clock(lambda: contender.build(descriptors))}
-    result["save_s"] = clock(lambda: contender.save(saved))
+    result: dict[str, Any] = {"count": count, "build_s": clock(lambda: competitor.build(descriptors))}
+    result["save_s"] = clock(lambda: competitor.save(saved))
     result["disk_bytes"] = disk_bytes(saved) / count
-    result["code_bytes"] = contender.code_bytes(saved) / count
-    return result | {"settings": contender.settings()}
+    result["code_bytes"] = competitor.code_bytes(saved) / count
+    return result | {"settings": competitor.settings()}
 
 
 def batch(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
     """Open what was saved, answer in batches on all cores, add a thousand and one, delete one."""
-    contender = make_contender(name)
-    contender.load(saved_path(folder, name))
-    contender.set_threads(setting["threads"])
+    competitor = make_competitor(name)
+    competitor.load(saved_path(folder, name))
+    competitor.set_threads(setting["threads"])
     queries: Float32s = np.resize(np.load(folder / "queries.npy"), (BATCH, setting["dim"]))
-    contender.search(queries[:8], K)
+    competitor.search(queries[:8], K)
     result: dict[str, Any] = {
-        "batch_qps": BATCH / min(clock(lambda: contender.search(queries, K)) for _ in range(_PASSES))
+        "batch_qps": BATCH / min(clock(lambda: competitor.search(queries, K)) for _ in range(_PASSES))
     }
     extra: Float32s = np.load(folder / "extra.npy")
     names = np.arange(_ADDED) + setting["count"]
-    result["add_1000_ms"] = 1e3 * clock(lambda: contender.add(names, extra[:_ADDED]))
-    result["add_one_ms"] = 1e3 * clock(lambda: contender.add(names[-1:] + 1, extra[-1:]))
-    count = setting["graph_count"] if contender.graph else setting["count"]
+    result["add_1000_ms"] = 1e3 * clock(lambda: competitor.add(names, extra[:_ADDED]))
+    result["add_one_ms"] = 1e3 * clock(lambda: competitor.add(names[-1:] + 1, extra[-1:]))
+    count = setting["graph_count"] if competitor.graph else setting["count"]
     start = time.perf_counter()
-    deleted = contender.delete(int(count // 2))
+    deleted = competitor.delete(int(count // 2))
     result["delete_one_ms"] = 1e3 * (time.perf_counter() - start) if deleted else None
     return result
 
 
 def answer(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
     """Open what was saved and answer one query at a time on one thread."""
-    contender = make_contender(name)
+    competitor = make_competitor(name)
     queries: Float32s = np.load(folder / "queries.npy")
-    truth = np.load(folder / ("truth-graph.npy" if contender.graph else "truth.npy"))
+    truth = np.load(folder / ("truth-graph.npy" if competitor.graph else "truth.npy"))
     import faiss
 
     faiss.omp_set_num_threads(1)
     before = resident_bytes()
-    result: dict[str, Any] = {"load_s": clock(lambda: contender.load(saved_path(folder, name)))}
-    contender.set_threads(1)
-    result["first_answer_s"] = result["load_s"] + clock(lambda: contender.search(queries[:1], K))
-    count = setting["graph_count"] if contender.graph else setting["count"]
+    result: dict[str, Any] = {"load_s": clock(lambda: competitor.load(saved_path(folder, name)))}
+    competitor.set_threads(1)
+    result["first_answer_s"] = result["load_s"] + clock(lambda: competitor.search(queries[:1], K))
+    count = setting["graph_count"] if competitor.graph else setting["count"]
     result["memory_bytes"] = (resident_bytes() - before) / count
     wall, cpu, found = [], [], []
     started = time.perf_counter()
-    # Queries are asked several times over, so that a fast contender is timed on as many as it can answer meanwhile.
+    # Queries are asked several times over, so that a fast competitor is timed on as many as it can answer meanwhile.
     for i in range(_PASSES * len(queries)):
         query = queries[i % len(queries)][None]
         wall_start, cpu_start = time.perf_counter(), time.process_time()
-        rows = contender.search(query, K)
+        rows = competitor.search(query, K)
         wall.append(time.perf_counter() - wall_start)
         cpu.append(time.process_time() - cpu_start)
         if i < len(queries):
@@ -109,12 +109,12 @@ def answer(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
             break
     missing = len(queries) - len(found)
     if missing:  # the slow ones answer the rest in batches: their recall needs every query, their time does not
-        found.extend(contender.search(queries[len(found) :], K))
+        found.extend(competitor.search(queries[len(found) :], K))
     result |= {"median_ms": 1e3 * float(np.median(wall)), "p95_ms": 1e3 * float(np.quantile(wall, 0.95))}
     result |= {"cpu_ms": 1e3 * float(np.median(cpu)), "timed": len(wall)}
     result["refined_ms"] = {
         name: 1e3 * float(np.median([clock(lambda q=query, s=search: s(q[None], K)) for query in queries[:_REFINED]]))  # type: ignore[misc]
-        for name, search in contender.refinements().items()
+        for name, search in competitor.refinements().items()
     }
     result["recall"] = {str(k): recall(np.stack(found), truth, k) for k in (1, 10, 100)}
     return result
