@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import tessera
 from tessera.cli.main import app
 from tessera.data.leave_one_out import leave_one_out, load_labelled_source
 from tessera.errors import ConfigError, IndexingError, UsageError
@@ -253,7 +254,9 @@ def test_a_system_is_built_from_the_command_line(places, tmp_path):
     assert isinstance(nothing.exception, UsageError)
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "systems").glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((Path(tessera.__file__).parent / "systems").glob("*.toml")), ids=lambda p: p.stem
+)
 def test_the_shipped_systems_read(path):
     config = read_config(path)
     assert config.kind in ("asmk", "rasmk", "vlad", "tokens")

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import tessera
 from tessera.models.registry import MODELS
 from tessera.train.distributed import World
 from tessera.train.dryrun import dry_run
 from tessera.train.recipe import load_recipe
 
-ROOT = Path(__file__).parents[2] / "recipes"
+ROOT = Path(tessera.__file__).parent / "recipes"
 FILES = sorted(ROOT.rglob("*.toml"))
 ROWS = [path for path in FILES if path.parent.name not in ("base", "small")]
 NAMES = [str(path.relative_to(ROOT).with_suffix("")) for path in ROWS]

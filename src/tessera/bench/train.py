@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tessera.config import find_config
 from tessera.data.labelled import ImageSet
 from tessera.train.build import TrainingData, assemble, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer
-from tessera.train.recipe import Recipe, find_recipe, load_recipe
+from tessera.train.recipe import Recipe, load_recipe
 
 BAR = 0.9
 _DRAWN_SIDE = 384  # of drawn pictures where there is no data
@@ -38,7 +39,7 @@ def measure_training(
     photos are not in memory yet. `processor_ratio` compares the processor time of an image instead: what else runs on
     the machine disturbs it less.
     """
-    recipe = load_recipe(find_recipe(recipe_name), settings)
+    recipe = load_recipe(find_config("recipes", recipe_name), settings)
     recipe = replace(recipe, loop=replace(recipe.loop, log_every=1_000_000, checkpoint_minutes=1e9))
     with tempfile.TemporaryDirectory() as folder:
         if data is not None:
