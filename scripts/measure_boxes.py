@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tessera.data.images import load_photo
+from tessera.explain.attention_regions import merge_maps, region_box
 from tessera.explain.explanation import explain_pair
-from tessera.explain.regions import merge_maps, region_box
 from tessera.extract.extractor import Extractor
 from tessera.extract.scales import parse_scales
-from tessera.models.export import load_network
+from tessera.models.onnx_export import load_network
 
 sys.path.insert(0, str(Path(__file__).parent / "lite"))
 from photos import Photo, read_photos

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from tessera.config import from_mapping
-from tessera.train.build import assemble, load_data
+from tessera.train.build_run import assemble, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer

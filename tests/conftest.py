@@ -123,7 +123,7 @@ def token_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The paper's network on a tiny backbone, exported: four tokens, maps and shares, milliseconds a picture."""
     torch = pytest.importorskip("torch")
     from tessera.models.bundle import Preprocessing
-    from tessera.models.export import export_bundle, make_card
+    from tessera.models.onnx_export import export_bundle, make_card
     from tessera.models.registry import build_model
 
     torch.manual_seed(0)

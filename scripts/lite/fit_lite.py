@@ -32,8 +32,8 @@ from photos import Photo, read_components, read_photos
 from tuning import Tuning, tune_backbone
 from views import KINDS, Picture, make_view, normalise
 
-from tessera.models.export import export_bundle, make_card
-from tessera.models.network import GlobalNetwork
+from tessera.models.global_network import GlobalNetwork
+from tessera.models.onnx_export import export_bundle, make_card
 from tessera.models.registry import build_model
 from tessera.models.token import TokenHead
 from tessera.storage import hash_file

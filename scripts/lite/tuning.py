@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from views import Picture, make_hard_view, normalise
 
 from tessera.models.backbones.mobile import EfficientNetLite
-from tessera.models.network import GlobalNetwork
+from tessera.models.global_network import GlobalNetwork
 
 SHAPES = ((192, 256), (256, 192), (224, 224), (192, 256))  # of a step's views: most photos are wide
 MASKED = -1e4

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from tessera.bench import search as bench_search
 from tessera.bench.competitors import CODEC_NAMES, PEERS, REFINEMENTS
-from tessera.bench.descriptors import Fit, Synthesis, hadamard, load_fit, save_fit
 from tessera.bench.fitting import fit_descriptors
 from tessera.bench.search import exact_rows, measure_search, to_markdown
+from tessera.bench.synthesis import Fit, Synthesis, hadamard, load_fit, save_fit
 from tessera.bench.worker import recall
 from tessera.cli.main import app
 from tessera.errors import DataError, UsageError

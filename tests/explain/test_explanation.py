@@ -146,7 +146,7 @@ def test_contributions_of_any_network_sum_to_the_score(name, scenes_dir, tmp_pat
     """Other networks than the packaged one, with random weights, at several scales and with a box."""
     torch = pytest.importorskip("torch")
     from tessera.models.bundle import Preprocessing
-    from tessera.models.export import export_bundle, make_card
+    from tessera.models.onnx_export import export_bundle, make_card
     from tessera.models.registry import build_model
 
     torch.manual_seed(1)

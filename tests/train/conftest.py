@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tessera.config import from_mapping
-from tessera.train.build import assemble, load_data
+from tessera.train.build_run import assemble, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tessera.errors import CheckpointError, ConfigError, DataError, TrainingError
 from tessera.train.batches.inputs import _make_array
-from tessera.train.build import load_data
+from tessera.train.build_run import load_data
 from tessera.train.checkpoint import load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.bench.competitors import CODEC_NAMES, PEERS, is_missing, make_competitor
-from tessera.bench.descriptors import Synthesis, load_fit
+from tessera.bench.synthesis import Synthesis, load_fit
 from tessera.bench.worker import K, saved_path
 from tessera.errors import TesseraError, UsageError, unknown_name
 from tessera.index.codecs.block_scan import scan_blocks

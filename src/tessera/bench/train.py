@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tessera.config import find_config
 from tessera.data.labelled import ImageSet
-from tessera.train.build import TrainingData, assemble, load_data
+from tessera.train.build_run import TrainingData, assemble, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer

@@ -109,7 +109,7 @@ def local(
 
     Example: tessera bench local -n 1000 --json
     """
-    from tessera.bench.local_features import measure_local, to_markdown
+    from tessera.bench.local_search import measure_local, to_markdown
     from tessera.cli.output import say
 
     report = measure_local(

@@ -9,8 +9,16 @@ from typing import Any
 from tessera.config import from_mapping
 from tessera.data.folder import FolderConfig, load_folder
 from tessera.data.gldv2 import Gldv2Config, load_gldv2
+from tessera.data.image_lists import (
+    Gldv1Config,
+    ListConfig,
+    TableConfig,
+    load_gldv1,
+    load_list,
+    load_nc_clean,
+    load_table,
+)
 from tessera.data.labelled import ImageSet
-from tessera.data.lists import Gldv1Config, ListConfig, TableConfig, load_gldv1, load_list, load_nc_clean, load_table
 from tessera.data.pairs import PairsConfig, PairSet, load_pairs
 from tessera.errors import ConfigError
 from tessera.registry import Registry

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tessera.data.boxes import Box
+from tessera.explain.attention_regions import BOX_SHARE, EVIDENCE_SHARE, merge_evidence, merge_maps, region_box
 from tessera.explain.contributions import contribution_matrix, merge_scales, scale_weight, strongest_pairs
-from tessera.explain.regions import BOX_SHARE, EVIDENCE_SHARE, merge_evidence, merge_maps, region_box
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor

@@ -96,7 +96,7 @@ class TorchRuntime(Runtime):
             import torch
         except ImportError as error:
             raise MissingExtraError("--runtime torch", "train") from error
-        from tessera.models.export import load_network
+        from tessera.models.onnx_export import load_network
 
         if device == "cuda" and not torch.cuda.is_available():
             raise UsageError("--device cuda was asked for, but torch sees no CUDA device. Use --device cpu.")

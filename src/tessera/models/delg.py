@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tessera.models.backbones import Backbone, build_backbone
 from tessera.models.delf import LocalBranch, LocalMaps
-from tessera.models.network import EPS, GlobalNetwork, Head, check_size
+from tessera.models.global_network import EPS, GlobalNetwork, Head, check_size
 from tessera.models.pooled import PooledConfig, PooledHead, build_whitening
 from tessera.models.pooling import pool_gem
 

@@ -11,7 +11,7 @@ from tessera.config import from_mapping, to_mapping
 from tessera.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from tessera.models.network import GlobalNetwork
+    from tessera.models.global_network import GlobalNetwork
 
 
 @dataclass(frozen=True)

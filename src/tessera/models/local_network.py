@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tessera.models.backbones import Backbone
-from tessera.models.network import check_size
+from tessera.models.global_network import check_size
 
 
 class LocalNetwork(nn.Module):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tessera.models.compared_systems import SYSTEMS
 from tessera.models.entry import ModelEntry
-from tessera.models.systems import SYSTEMS
 from tessera.registry import Registry
 
 if TYPE_CHECKING:
-    from tessera.models.network import GlobalNetwork
+    from tessera.models.global_network import GlobalNetwork
 
 TOKEN_PAPER = "Wu et al., Learning Token-based Representation for Image Retrieval, AAAI 2022"
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from tessera.errors import ConfigError
 from tessera.models.attention import Scale
 from tessera.models.backbones import build_backbone
+from tessera.models.global_network import GlobalNetwork, Head
 from tessera.models.lfsa import SecondOrderAttention
-from tessera.models.network import GlobalNetwork, Head
-from tessera.models.refinement import RefinementBlock
+from tessera.models.token_refinement import RefinementBlock
 from tessera.models.tokenizers import AttentionTokenizer, TokenizerKind, build_tokenizer
 
 

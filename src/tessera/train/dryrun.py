@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from tessera.data.labelled import ImageSet, image_set
-from tessera.train.build import TrainingData, assemble, load_data
+from tessera.train.build_run import TrainingData, assemble, load_data
 from tessera.train.codebook_training import train_codebook
 from tessera.train.distributed import World
 from tessera.train.init import initialise

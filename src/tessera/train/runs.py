@@ -13,7 +13,7 @@ from typing import Any
 from tessera.config import to_mapping
 from tessera.errors import TrainingError
 from tessera.storage import atomic_path, write_atomically
-from tessera.train.build import assemble, load_data
+from tessera.train.build_run import assemble, load_data
 from tessera.train.checkpoint import BEST, LAST, checkpoint_of, load_checkpoint
 from tessera.train.codebook_training import train_codebook
 from tessera.train.distributed import World

@@ -10,13 +10,13 @@ import torch
 from torch.nn import functional
 
 from tessera.errors import ConfigError, ModelError
+from tessera.models.compared_systems import EQUAL_DIM, SYSTEMS
 from tessera.models.losses import build_loss
 from tessera.models.netvlad import NetVLADConfig, NetVLADHead, sum_residuals
 from tessera.models.pooled import PooledConfig, PooledHead
 from tessera.models.pooling import normalise
 from tessera.models.registry import MODELS, build_model
 from tessera.models.rmac import region_windows
-from tessera.models.systems import EQUAL_DIM, SYSTEMS
 from tessera.models.whitening import fit_pca, fold_into_layer
 
 

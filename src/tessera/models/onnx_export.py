@@ -23,8 +23,8 @@ from tessera.config import from_mapping
 from tessera.errors import ConfigError, MissingExtraError, ModelError
 from tessera.models.backbones import check_keys, read_state
 from tessera.models.bundle import Bundle, ModelCard, Preprocessing
+from tessera.models.global_network import GlobalNetwork
 from tessera.models.local_network import LocalNetwork
-from tessera.models.network import GlobalNetwork
 from tessera.models.registry import MODELS
 from tessera.storage import atomic_path
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.explain.regions import GRID, light_of, merge_evidence, merge_maps, overlap, region_box
+from tessera.explain.attention_regions import GRID, light_of, merge_evidence, merge_maps, overlap, region_box
 
 
 def test_the_box_is_of_the_component_that_holds_the_peak():
