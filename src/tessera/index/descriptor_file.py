@@ -113,8 +113,8 @@ def widen(descriptors: Float16s, out: Float32s | None = None) -> Float32s:
     return wide
 
 
-def contenders(rough: Float32s, k: int) -> Int64s:
-    """The places among N rough scores that may be among the k best by exact ones, ties with the k-th included."""
+def candidates_for_best(rough: Float32s, k: int) -> Int64s:
+    """The positions among N rough scores that may be among the k best by exact ones, ties with the k-th included."""
     if len(rough) <= k:
         return np.arange(len(rough))
     threshold = np.partition(rough, len(rough) - k)[len(rough) - k]

@@ -1,8 +1,7 @@
-"""How deep a coded search must look again to reach a recall, measured on the gallery itself.
+"""How many candidates a coded search needs for a recall, measured on the gallery itself.
 
-Some gallery descriptors are taken as queries (their own rows left out), their exact neighbours found by going through
-everything once, and the places that the codes give to those neighbours say how deep one must go. Queries of users are
-never seen here.
+Some gallery descriptors are taken as queries, their own rows left out. One exact scan finds their true neighbours. The
+ranks that the codes give to those neighbours say how many candidates it takes. Queries of users are never seen here.
 """
 
 from __future__ import annotations
@@ -21,51 +20,60 @@ from tessera.index.codecs.sampling import sample_rows
 from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore
 
 _QUERIES = 200
-_DEEPEST = 8192
-_SLACK = 1.1  # two hundred queries are a sample: look a little deeper
-_LEAST_DEPTH = 64
+_MOST_CANDIDATES = 8192
+_SLACK = 1.1  # two hundred queries are a sample: take a few more
+_FEWEST_CANDIDATES = 64
 _FAR_MISSES = 2.7  # of a hundred neighbours so many times more may be missed: the last of them are nearly ties
-_FIRST_SHARES = (0.6, 0.8, 0.9, 0.95)  # of what may be missed, so much by the first look and lists not looked into
-# Measured on one core: keeping one row more for the second look, and reading one descriptor more.
-ROW_NS, EXACT_NS = 300.0, 1400.0
+_COARSE_SHARES = (0.6, 0.8, 0.9, 0.95)  # of the allowed misses, so many by the coarse scan and by unprobed lists
+# Measured on one core: one more row to rescore by its residual, and one more descriptor to read.
+RESCORE_NS, EXACT_NS = 300.0, 1400.0
 
-# queries Q D, depth, probes -> rows Q depth, best first, and the scores of the second look
-Rough = Callable[[Float32s, int, int], tuple[Int64s, Float32s]]
+# queries Q D, num_candidates, nprobe -> rows Q num_candidates, best first by coarse score, and their rescored scores
+CandidateSearch = Callable[[Float32s, int, int], tuple[Int64s, Float32s]]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """For k = 10 and k = 100: how many rows the first look keeps, and how many of them the second passes on.
+    """For k = 10 and k = 100: how many candidates the coarse scan gives, and how many of them are scored exactly.
 
-    probes: the number of lists to look into; recall: the recall@10 that was measured so; total: among how many rows.
+    nprobe: how many inverted lists are scanned. recall: recall@10, measured with these numbers. total: among how many
+    rows.
     """
 
-    depth_10: int
-    depth_100: int
-    exact_10: int
-    exact_100: int
-    probes: int
+    num_candidates_10: int
+    num_candidates_100: int
+    num_rescored_10: int
+    num_rescored_100: int
+    nprobe: int
     recall: float
     total: int
 
     @classmethod
     def cautious(cls) -> Calibration:
         """Before anything was measured."""
-        return cls(depth_10=512, depth_100=2048, exact_10=512, exact_100=2048, probes=1, recall=0.0, total=0)
+        return cls(
+            num_candidates_10=512,
+            num_candidates_100=2048,
+            num_rescored_10=512,
+            num_rescored_100=2048,
+            nprobe=1,
+            recall=0.0,
+            total=0,
+        )
 
-    def depth_for(self, k: int, total: int) -> int:
-        """How many of now `total` rows the second look is given for the k best."""
-        return _between(k, self.depth_10, self.depth_100, self._growth(total))
+    def num_candidates_for(self, k: int, total: int) -> int:
+        """How many candidates the coarse scan must give for the k best of now `total` rows."""
+        return _between(k, self.num_candidates_10, self.num_candidates_100, self._growth(total))
 
-    def exact_for(self, k: int, total: int) -> int:
-        """How many of now `total` rows are scored by their descriptors for the k best."""
-        return _between(k, self.exact_10, self.exact_100, self._growth(total))
+    def num_rescored_for(self, k: int, total: int) -> int:
+        """How many candidates are scored by their descriptors for the k best of now `total` rows."""
+        return _between(k, self.num_rescored_10, self.num_rescored_100, self._growth(total))
 
     def _growth(self, total: int) -> float:
-        """How much deeper to look in a gallery that has grown: more strangers come between a query and its neighbours.
+        """How many times more candidates a gallery that has grown needs.
 
-        With Gaussian scores and codes as good as these, the depth grows as the cube root of the gallery or less: the
-        nearest of more rows are nearer, too. The square root is on the safe side.
+        With Gaussian scores and codes as good as these they grow as the cube root of the gallery or less: the nearest
+        of more rows are nearer, too. The square root is on the safe side.
         """
         return float(np.sqrt(max(total, 1) / max(self.total, 1))) if total > self.total > 0 else 1.0
 
@@ -78,50 +86,53 @@ class Calibration:
 
 
 def _between(k: int, at_10: int, at_100: int, growth: float) -> int:
-    """Between the two measured depths, and in proportion beyond; times the growth."""
+    """Interpolate between the two measured numbers, in proportion to k beyond 100; times the growth."""
     if k <= 100:
-        depth = at_10 + max(k - 10, 0) / 90 * (at_100 - at_10)
+        count = at_10 + max(k - 10, 0) / 90 * (at_100 - at_10)
     else:
-        depth = at_100 * k / 100
-    return max(int(np.ceil(depth * growth)), k)
+        count = at_100 * k / 100
+    return max(int(np.ceil(count * growth)), k)
 
 
 @dataclass(frozen=True)
-class Probe:
+class CalibrationSet:
     """Rows that stand for queries, and the exact neighbours of each: Q, Q D, Q K."""
 
-    own: Int64s
+    rows: Int64s
     queries: Float32s
-    truth: Int64s
+    neighbours: Int64s
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     @classmethod
-    def draw(cls, store: DescriptorStore, seed: int) -> Probe:
-        own = sample_rows(len(store), _QUERIES, seed + 7)
-        queries = store.take(own).astype(np.float32)
-        return cls(own, queries, exact_neighbours(queries, own, store, max(min(100, len(store) - 1), 0)))
+    def draw(cls, store: DescriptorStore, seed: int) -> CalibrationSet:
+        rows = sample_rows(len(store), _QUERIES, seed + 7)
+        queries = store.take(rows).astype(np.float32)
+        return cls(rows, queries, exact_neighbours(queries, rows, store, max(min(100, len(store) - 1), 0)))
 
 
 def calibrate(
-    rough: Rough,
-    probe: Probe,
+    search_candidates: CandidateSearch,
+    calibration_set: CalibrationSet,
     total: int,
     *,
-    probes: tuple[int, ...],
+    nprobe: tuple[int, ...],
     target: float,
     cost: Callable[[Calibration], float] = lambda _: 0.0,
 ) -> Calibration:
-    """The least depths that give the target recall@10, and @100 2.7 times its misses; with the probes that cost least.
+    """The fewest candidates that give the target recall@10, and 2.7 times its misses @100, at the cheapest nprobe.
 
-    probes: numbers of lists to try; the last should be all.
+    nprobe: numbers of lists to try, ascending; the last should be all.
     """
-    last = dataclasses.replace(Calibration.cautious(), probes=probes[-1])
-    if len(probe.own) < 2:
+    last = dataclasses.replace(Calibration.cautious(), nprobe=nprobe[-1])
+    if len(calibration_set) < 2:
         return last
     met = []
-    for count in probes:
-        rows, scores = rough(probe.queries, min(_DEEPEST, total), count)
-        last = dataclasses.replace(_measure(rows, scores, probe, target), probes=count, total=total)
-        if last.depth_100 < _DEEPEST and last.recall >= target:
+    for count in nprobe:
+        rows, scores = search_candidates(calibration_set.queries, min(_MOST_CANDIDATES, total), count)
+        last = dataclasses.replace(_measure(rows, scores, calibration_set, target), nprobe=count, total=total)
+        if last.num_candidates_100 < _MOST_CANDIDATES and last.recall >= target:
             met.append(last)
         if len(met) > 1 and cost(met[-1]) > cost(met[-2]):
             break  # from here on it only gets dearer
@@ -141,68 +152,73 @@ def exact_neighbours(queries: Float32s, own: Int64s, store: DescriptorStore, k: 
     return np.take_along_axis(rows, order, axis=1)
 
 
-def _measure(rows: Int64s, scores: Float32s, probe: Probe, target: float) -> Calibration:
+def _measure(rows: Int64s, scores: Float32s, calibration_set: CalibrationSet, target: float) -> Calibration:
     found: dict[int, tuple[int, int]] = {}
-    first = np.stack([_places(*given) for given in zip(rows, probe.own, probe.truth, strict=True)])
+    coarse_ranks = _ranks(rows, calibration_set, calibration_set.neighbours.shape[1])
     least = 1  # who asks for more neighbours must not find fewer of the first ten
     for k, misses in allowed_misses(target).items():
         options = []
-        for share in _FIRST_SHARES:
-            depth = max(depth_of(first[:, :k], 1 - share * misses), least)
-            again = _places_again(rows[:, :depth], scores[:, :depth], probe, k)
-            exact = depth_of(again, 1 - misses)
-            options.append((depth * ROW_NS + exact * EXACT_NS, depth, exact, float((again < exact).mean())))
-        _, *depths, reached = min(options)
-        least, exact = depths
-        found[k] = least, exact
+        for share in _COARSE_SHARES:
+            candidates = max(count_reaching(coarse_ranks[:, :k], 1 - share * misses), least)
+            ranks = _rescored_ranks(rows[:, :candidates], scores[:, :candidates], calibration_set, k)
+            rescored = count_reaching(ranks, 1 - misses)
+            cost = candidates * RESCORE_NS + rescored * EXACT_NS
+            options.append((cost, candidates, rescored, float((ranks < rescored).mean())))
+        _, *counts, reached = min(options)
+        least, rescored = counts
+        found[k] = least, rescored
         if k == 10:
             recall = reached
-    (depth_10, exact_10), (depth_100, exact_100) = (tuple(map(_with_slack, depths)) for depths in found.values())
+    (candidates_10, rescored_10), (candidates_100, rescored_100) = (
+        tuple(map(_with_slack, counts)) for counts in found.values()
+    )
     return Calibration(
-        depth_10=max(depth_10, _LEAST_DEPTH),
-        depth_100=max(depth_10, depth_100, 2 * _LEAST_DEPTH),
-        exact_10=max(exact_10, _LEAST_DEPTH // 2),
-        exact_100=max(exact_10, exact_100, 2 * _LEAST_DEPTH),
-        probes=1,
+        num_candidates_10=max(candidates_10, _FEWEST_CANDIDATES),
+        num_candidates_100=max(candidates_10, candidates_100, 2 * _FEWEST_CANDIDATES),
+        num_rescored_10=max(rescored_10, _FEWEST_CANDIDATES // 2),
+        num_rescored_100=max(rescored_10, rescored_100, 2 * _FEWEST_CANDIDATES),
+        nprobe=1,
         recall=recall,
         total=0,
     )
 
 
-def _places_again(rows: Int64s, scores: Float32s, probe: Probe, k: int) -> Int64s:
-    """Where the second look puts the k true neighbours among the rows that the first one kept: Q k."""
+def _rescored_ranks(rows: Int64s, scores: Float32s, calibration_set: CalibrationSet, k: int) -> Int64s:
+    """The ranks of the k true neighbours among these candidates in the order of the rescored scores: Q k."""
     order = np.argsort(-scores, axis=1, kind="stable")
-    listed = np.take_along_axis(rows, order, axis=1)
-    return np.stack([_places(*given) for given in zip(listed, probe.own, probe.truth[:, :k], strict=True)])
+    return _ranks(np.take_along_axis(rows, order, axis=1), calibration_set, k)
 
 
-def _with_slack(depth: int) -> int:
-    return min(int(np.ceil(depth * _SLACK)) + 1, _DEEPEST)
+def _with_slack(count: int) -> int:
+    return min(int(np.ceil(count * _SLACK)) + 1, _MOST_CANDIDATES)
 
 
-def _places(listed: Int64s, own: int, truth: Int64s) -> Int64s:
-    """Where a list of rows has each true neighbour; past the end if nowhere."""
-    others = listed[listed != own]
-    order = np.argsort(others)
-    at = np.minimum(np.searchsorted(others, truth, sorter=order), len(others) - 1)
-    return np.where(others[order[at]] == truth, order[at], _DEEPEST)
+def _ranks(ranked: Int64s, calibration_set: CalibrationSet, k: int) -> Int64s:
+    """The rank of each query's k true neighbours in its ranked rows, Q k; past the end where they are missing."""
+    found = []
+    for rows, own, neighbours in zip(ranked, calibration_set.rows, calibration_set.neighbours[:, :k], strict=True):
+        others = rows[rows != own]
+        order = np.argsort(others)
+        at = np.minimum(np.searchsorted(others, neighbours, sorter=order), len(others) - 1)
+        found.append(np.where(others[order[at]] == neighbours, order[at], _MOST_CANDIDATES))
+    return np.stack(found)
 
 
-def depth_of(places: Int64s, target: float) -> int:
-    """The least depth at which this share of the true neighbours has been met."""
-    ordered = np.sort(places.reshape(-1))
-    return int(min(ordered[min(int(np.ceil(target * len(ordered))) - 1, len(ordered) - 1)] + 1, _DEEPEST))
+def count_reaching(ranks: Int64s, recall: float) -> int:
+    """How many of the first ranked hold this share of the true neighbours."""
+    ordered = np.sort(ranks.reshape(-1))
+    return int(min(ordered[min(int(np.ceil(recall * len(ordered))) - 1, len(ordered) - 1)] + 1, _MOST_CANDIDATES))
 
 
-def expected_depth(scores: Float32s, neighbours: list[Float32s], total: int, kept: dict[int, float]) -> int:
-    """How deep a first look must go among `total` rows, from the scores of a sample of them alone.
+def estimate_num_candidates(scores: Float32s, neighbours: list[Float32s], total: int, kept: dict[int, float]) -> int:
+    """How many candidates a coarse scan of `total` rows must give, from the scores of a sample of them alone.
 
-    scores: Q N, of the sample. neighbours: of each query, the scores of its true neighbours, nearest first; kept: for
-    each k, the share of the first k that must be found. A neighbour's place is the share of the sample that scores
-    higher, times the total.
+    scores: Q N, of the sample. neighbours: of each query, the scores of its true neighbours, nearest first.
+    kept: for each k, the recall@k that is needed. A neighbour's rank is the share of the sample that scores higher,
+    times the total.
     """
-    places = [
+    ranks = [
         (scores.shape[1] - np.searchsorted(np.sort(mine), theirs, side="right")) * total // scores.shape[1]
         for mine, theirs in zip(scores, neighbours, strict=True)
     ]
-    return max(depth_of(np.concatenate([theirs[:k] for theirs in places]), share) for k, share in kept.items())
+    return max(count_reaching(np.concatenate([theirs[:k] for theirs in ranks]), recall) for k, recall in kept.items())

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.index.descriptor_file import DescriptorStore
-from tessera.index.rows import Keep
+from tessera.index.rows import RowFilter
 
 Float32s = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
@@ -28,7 +28,7 @@ class Codec(abc.ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool]  # the scores are inner products with the stored descriptors, not estimates
-    target_recall: ClassVar[float] = 0.99  # recall@10 against exact search that depths are calibrated for
+    target_recall: ClassVar[float] = 0.99  # recall@10 against exact search that the codec is calibrated for
     lossless: ClassVar[bool] = False  # there are no codes, so no error of theirs
 
     @classmethod
@@ -37,8 +37,10 @@ class Codec(abc.ABC):
         """Learn what there is to learn, and code every row of the store."""
 
     @abc.abstractmethod
-    def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
-        """Score the rows that `keep` admits against Q D queries: scores Q K and rows Q K, padded with -inf and -1.
+    def search(
+        self, queries: Float32s, k: int, row_filter: RowFilter | None, store: DescriptorStore
+    ) -> tuple[Float32s, Int64s]:
+        """Score the rows that the filter admits against Q D queries: scores Q K and rows Q K, padded with -inf and -1.
 
         The order inside a query need not be final: the index sorts, with ties by id.
         """
@@ -104,12 +106,12 @@ def for_each(work: Callable[[int], None], count: int) -> None:
             pass
 
 
-def parameters(keep: Keep | None) -> Any:
-    """FAISS search parameters that admit only `keep`; None admits everything."""
-    if keep is None:
+def parameters(row_filter: RowFilter | None) -> Any:
+    """FAISS search parameters that admit only `row_filter`; None admits everything."""
+    if row_filter is None:
         return None
-    bitmap = np.ascontiguousarray(keep.bitmap)
-    selector = faiss.IDSelectorBitmap(keep.total, faiss.swig_ptr(bitmap))
+    bitmap = np.ascontiguousarray(row_filter.bitmap)
+    selector = faiss.IDSelectorBitmap(row_filter.total, faiss.swig_ptr(bitmap))
     chosen: Any = faiss.SearchParameters
     made = chosen(sel=selector)
     made.held = (selector, bitmap)  # FAISS keeps bare pointers to both

@@ -11,7 +11,7 @@ import numpy as np
 from tessera.index.codecs.block_scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
 from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
 from tessera.index.descriptor_file import ROUNDING, DescriptorStore, inner_products, widen
-from tessera.index.rows import Keep
+from tessera.index.rows import RowFilter
 
 _SLACK = 16
 _FILL_ROWS = 1024
@@ -60,30 +60,32 @@ class FlatCodec(Codec):
         flat: Float32s = faiss.rev_swig_ptr(self._filled.get_xb(), self._filled.ntotal * self._filled.d)
         return flat.reshape(self._filled.ntotal, self._filled.d)
 
-    def search(self, queries: Float32s, k: int, keep: Keep | None, store: DescriptorStore) -> tuple[Float32s, Int64s]:
+    def search(
+        self, queries: Float32s, k: int, row_filter: RowFilter | None, store: DescriptorStore
+    ) -> tuple[Float32s, Int64s]:
         filled = self._index
-        possible = filled.ntotal if keep is None else len(keep)
-        depth = min(k + _SLACK, possible)
-        if depth == 0:
+        possible = filled.ntotal if row_filter is None else len(row_filter)
+        count = min(k + _SLACK, possible)
+        if count == 0:
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        rough, rows = self._scan(queries, depth, keep)
-        # Copies of one photo tie: go deeper until whatever ties with the k-th has been seen, so that ids decide.
-        while depth < possible and bool(np.any(rough[:, -1] >= rough[:, min(k, depth) - 1] - ROUNDING)):
-            depth = min(4 * depth, possible)
-            rough, rows = self._scan(queries, depth, keep)
+        rough, rows = self._scan(queries, count, row_filter)
+        # Copies of one photo tie: take more until whatever ties with the k-th has been seen, so that ids decide.
+        while count < possible and bool(np.any(rough[:, -1] >= rough[:, min(k, count) - 1] - ROUNDING)):
+            count = min(4 * count, possible)
+            rough, rows = self._scan(queries, count, row_filter)
         view = self._view()
         scores = np.stack([inner_products(query, view[mine]) for query, mine in zip(queries, rows, strict=True)])
         return scores, rows
 
-    def _scan(self, queries: Float32s, depth: int, keep: Keep | None) -> tuple[Float32s, Int64s]:
+    def _scan(self, queries: Float32s, count: int, row_filter: RowFilter | None) -> tuple[Float32s, Int64s]:
         if len(queries) >= LEAST_BATCH:
             # FAISS 1.15 takes matrix products only from 128,000 queries on; they pay from a handful.
             view = self._view()
             blocks = ((i, view[i : i + BLOCK_ROWS]) for i in range(0, len(view), BLOCK_ROWS))
-            scores, rows = scan_blocks(queries, blocks, depth, keep)
+            scores, rows = scan_blocks(queries, blocks, count, row_filter)
             order = np.argsort(-scores, axis=1, kind="stable")
             return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
-        scores, rows = self._index.search(queries, depth, params=parameters(keep))
+        scores, rows = self._index.search(queries, count, params=parameters(row_filter))
         return scores, rows
 
     def append(self, descriptors: Float32s) -> None:

@@ -33,14 +33,14 @@ def principal_axes(sample: Float32s, count: int) -> Float32s:
     return np.nan_to_num(axes)
 
 
-def allot(variances: Float32s, groups: int) -> Int64s:
-    """Share coordinates out to groups of one size, so that the products of their variances are alike.
+def allocate_dimensions(variances: Float32s, groups: int) -> Int64s:
+    """Eigenvalue allocation: coordinates in groups of one size whose products of variances are alike.
 
-    Returns the coordinates group by group. A quantiser with as many words in each group then spends its bits where the
-    energy is, which equal variances in all groups (a random rotation) would not let it do. Ge et al., "Optimized
+    Returns the coordinates group by group. A quantiser with as many centroids in each group then spends its bits where
+    the energy is; a random rotation, with equal variances in all groups, would not let it do so. Ge et al., "Optimized
     product quantization", section 3.2.
     """
-    room = len(variances) // groups
+    size = len(variances) // groups
     logs = np.log(np.maximum(variances, 1e-12).astype(np.float64))
     logs += 1e-3 - logs.min()
     members: list[list[int]] = [[] for _ in range(groups)]
@@ -48,7 +48,7 @@ def allot(variances: Float32s, groups: int) -> Int64s:
     for coordinate in np.argsort(-logs, kind="stable"):
         group = int(np.argmin(totals))
         members[group].append(int(coordinate))
-        totals[group] = totals[group] + logs[coordinate] if len(members[group]) < room else np.inf
+        totals[group] = totals[group] + logs[coordinate] if len(members[group]) < size else np.inf
     return np.concatenate([np.asarray(group, dtype=np.int64) for group in members])
 
 

@@ -1,6 +1,6 @@
-"""The score that so many rows will pass, foretold from some rows: keeping all above it is cheaper than the best n.
+"""Threshold estimation: the score that about n rows pass, from a sample of the rows.
 
-FAISS's fast-scan spends as long on keeping the best few thousand of a million as on going past them. Above a score
+FAISS's fast-scan spends as long on keeping the best few thousand of a million as on scanning them. Above a threshold
 that is known before, it only writes them down.
 """
 
@@ -15,17 +15,17 @@ from tessera.index.codecs.codec import Float32s
 
 MOST_ROWS = 32768
 _OF_ALL = 16  # one row of so many is in the sample, as long as it is not too large
-_LEAST_RANK = 32  # fewer rows than this above the score say too little of where it lies
+_LEAST_RANK = 32  # with fewer sampled rows above the threshold the estimate is too rough
 
 
-class ScoreSample:
-    """The first codes of some rows, drawn at random: those that were there when the codec was fitted."""
+class ThresholdEstimator:
+    """The coarse codes of a random sample of the rows that the codec was fitted on."""
 
     def __init__(self, index: Any) -> None:
         self.index = index
 
     @classmethod
-    def fit(cls, pq: Any, rows: Float32s) -> ScoreSample:
+    def fit(cls, pq: Any, rows: Float32s) -> ThresholdEstimator:
         """Code rows N d with a trained product quantiser."""
         index: Any = faiss.IndexPQFastScan(pq.d, pq.M, 4, faiss.METRIC_INNER_PRODUCT)
         index.pq = pq
@@ -38,8 +38,8 @@ class ScoreSample:
     def size_for(total: int) -> int:
         return min(total // _OF_ALL, MOST_ROWS)
 
-    def score_at(self, query: Float32s, share: float) -> float | None:
-        """The score that this share of all rows has or passes, for a query 1 d; None where it can't be told."""
+    def threshold_for(self, query: Float32s, share: float) -> float | None:
+        """The score that this share of all rows reaches for a query 1 d; None where the sample cannot tell."""
         rank = int(share * self.index.ntotal)
         if rank < _LEAST_RANK or rank >= self.index.ntotal:
             return None
