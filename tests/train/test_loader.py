@@ -1,4 +1,4 @@
-"""The feed: the same pixels for any number and kind of workers; unreadable photos are replaced, counted and listed."""
+"""The loader: the same pixels for any number and kind of workers; unreadable photos are replaced and listed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tessera.data.folder import FolderConfig, load_folder
 from tessera.data.transforms import TransformConfig
 from tessera.errors import DataError
-from tessera.train.batches.loader import PhotoFeed, PhotoReader, Photos
+from tessera.train.batches.loader import PhotoLoader, PhotoReader, Photos
 from tessera.train.dryrun import draw_images
 
 
@@ -19,11 +19,11 @@ def read_all(folder: Path, **options: object) -> list[Photos]:
     workers, kind = options.pop("workers", 1), options.pop("kind", "thread")
     images = load_folder(FolderConfig(str(folder)))
     reader = PhotoReader(images.paths, images.labels, TransformConfig(crop=24), seed=3, **options)  # type: ignore[arg-type]
-    feed = PhotoFeed(reader, workers, kind)  # type: ignore[arg-type]
+    loader = PhotoLoader(reader, workers, kind)  # type: ignore[arg-type]
     try:
-        return list(feed.batches([np.arange(5), np.array([7, 7, 2])], epoch=1))
+        return list(loader.batches([np.arange(5), np.array([7, 7, 2])], epoch=1))
     finally:
-        feed.close()
+        loader.close()
 
 
 @pytest.mark.parametrize("options", [{"workers": 3}, {"cache_gb": 1.0}, {"workers": 2, "kind": "process"}])
@@ -50,22 +50,22 @@ def damaged_dir(tmp_path: Path) -> Path:
 def test_an_unreadable_photo_is_replaced_by_the_next_of_its_class_and_listed(damaged_dir: Path, tmp_path: Path) -> None:
     images = load_folder(FolderConfig(str(damaged_dir)))
     broken = images.files.index("class0/1.jpg")
-    feed = PhotoFeed(PhotoReader(images.paths, images.labels, TransformConfig(crop=16), seed=0))
-    (photos,) = feed.batches([np.array([0, broken])], epoch=0)
-    feed.close()
+    loader = PhotoLoader(PhotoReader(images.paths, images.labels, TransformConfig(crop=16), seed=0))
+    (photos,) = loader.batches([np.array([0, broken])], epoch=0)
+    loader.close()
     assert photos.indices[0] == 0 and photos.indices[1] != broken
     assert images.labels[photos.indices[1]] == images.labels[broken]
-    feed.unreadable.write(tmp_path / "unreadable.txt")
+    loader.unreadable.write(tmp_path / "unreadable.txt")
     assert "class0/1.jpg" in (tmp_path / "unreadable.txt").read_text()
 
 
 def test_more_than_one_in_a_hundred_is_an_error_that_names_some(damaged_dir: Path) -> None:
     (damaged_dir / "class0" / "2.jpg").write_bytes(b"")
     images = load_folder(FolderConfig(str(damaged_dir)))
-    feed = PhotoFeed(PhotoReader(images.paths, images.labels, TransformConfig(crop=16), seed=0))
+    loader = PhotoLoader(PhotoReader(images.paths, images.labels, TransformConfig(crop=16), seed=0))
     with pytest.raises(DataError, match=r"2 of 120 images cannot be read, more than 1%") as caught:
-        list(feed.batches([np.arange(len(images))], epoch=0))
-    feed.close()
+        list(loader.batches([np.arange(len(images))], epoch=0))
+    loader.close()
     assert "class0/" in str(caught.value)
 
 
@@ -74,7 +74,7 @@ def test_when_nothing_can_be_read_it_ends(drawn_dir: Path, tmp_path: Path) -> No
     for path in (tmp_path / "bad" / "class0").iterdir():
         path.write_text("no")
     images = load_folder(FolderConfig(str(tmp_path / "bad")))
-    feed = PhotoFeed(PhotoReader(images.paths, images.labels, TransformConfig(crop=16), seed=0))
+    loader = PhotoLoader(PhotoReader(images.paths, images.labels, TransformConfig(crop=16), seed=0))
     with pytest.raises(DataError, match="not one of 6 training images can be read"):
-        list(feed.batches([np.arange(2)], epoch=0))
-    feed.close()
+        list(loader.batches([np.arange(2)], epoch=0))
+    loader.close()

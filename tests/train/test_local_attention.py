@@ -11,7 +11,7 @@ import torch
 
 from tessera.errors import ConfigError
 from tessera.train.batches.inputs import ImageInputs
-from tessera.train.batches.loader import PhotoFeed, PhotoReader
+from tessera.train.batches.loader import PhotoLoader, PhotoReader
 from tessera.train.loop import Trainer
 from tessera.train.scalars import read_scalars
 
@@ -54,7 +54,7 @@ def test_validation_scores_what_the_classifier_learns_from(make_trainer: Callabl
     scores = validation.run(trainer.objective)
     images, network = validation.held_out, trainer.objective.network.eval()
     reader = PhotoReader(images.paths, images.labels, trainer.run.recipe.transform, seed=0)
-    inputs = ImageInputs(PhotoFeed(reader), network.backbone, torch.device("cpu"))
+    inputs = ImageInputs(PhotoLoader(reader), network.backbone, torch.device("cpu"))
     with torch.no_grad():
         pictures = inputs.to_inputs([reader.read(index, None)[0] for index in range(len(images))])
         expected = trainer.objective.loss(network.describe_raw(pictures), torch.from_numpy(images.labels))
@@ -64,7 +64,7 @@ def test_validation_scores_what_the_classifier_learns_from(make_trainer: Callabl
 def test_the_second_stage_trains_on_stored_maps(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer(loop={"epochs": 2}, frozen={"enabled": True, "views": 1}, **DELF)
     trainer.train()
-    assert trainer.run.feed.computed == len(trainer.run.images)  # type: ignore[attr-defined]
+    assert trainer.run.loader.computed == len(trainer.run.images)  # type: ignore[attr-defined]
     assert len(curve(trainer.run_dir, "loss")) == 8
 
 
@@ -80,7 +80,7 @@ def test_a_second_stage_starts_from_the_backbone_of_the_first(make_trainer: Call
 
 def test_joint_training_keeps_the_gradients_apart(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer(loop={"epochs": 1}, **DELG)
-    trainer.run.plan.start_epoch(0)
+    trainer.run.sampler.start_epoch(0)
     trainer._to_training()
     ((inputs, labels),) = next(trainer._batches())
     outputs = trainer.objective(inputs, labels)
@@ -91,7 +91,7 @@ def test_joint_training_keeps_the_gradients_apart(make_trainer: Callable[..., Tr
     trainer.objective.local_loss(joint.pooled, labels).backward()
     assert all(p.grad is None for p in trainer.objective.network.backbone.parameters())
     assert any(p.grad is not None for p in trainer.objective.network.local.attention.parameters())
-    trainer.run.feed.photos.close()
+    trainer.run.loader.photos.close()
 
 
 @pytest.mark.parametrize("model", [DELG["model"], {"name": "delg-released", "config": {"backbone": "tiny", "dim": 16}}])

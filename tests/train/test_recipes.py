@@ -1,4 +1,4 @@
-"""Every recipe file: it reads, stays short, and its own network, loss and plan take one step."""
+"""Every recipe file: it reads, stays short, and its own network, loss and sampler take one step."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ def test_a_dry_run_takes_one_step(path: Path) -> None:
     if recipe.task.kind != "codebook":
         assert outcome["backbone"] == MODELS[recipe.model.name].resolve(**recipe.model.config).backbone
         assert math.isfinite(outcome["loss_value"])
-        assert outcome["plan"] == {"tuples": "TuplePlan", "listwise": "BalancedPlan"}.get(
-            recipe.task.kind, "ShuffledPlan"
+        assert outcome["sampler"] == {"tuples": "TupleSampler", "listwise": "BalancedSampler"}.get(
+            recipe.task.kind, "ShuffledSampler"
         )

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from tessera.errors import DataError
-from tessera.train.batches.sampler import BalancedPlan, ShuffledPlan, members_of, share_of
+from tessera.train.batches.sampler import BalancedSampler, ShuffledSampler, members_of, share_of
 
 
 def test_every_epoch_has_a_new_order_and_each_image_once() -> None:
-    plan = ShuffledPlan(100, 10, seed=4)
+    sampler = ShuffledSampler(100, 10, seed=4)
     orders = []
     for epoch in range(3):
-        plan.start_epoch(epoch)
-        orders.append(np.concatenate([plan.indices(step) for step in range(len(plan))]))
+        sampler.start_epoch(epoch)
+        orders.append(np.concatenate([sampler.indices(step) for step in range(len(sampler))]))
         assert sorted(orders[-1]) == list(range(100))
     assert not np.array_equal(orders[0], orders[1]) and not np.array_equal(orders[1], orders[2])
-    plan.start_epoch(1)
-    assert np.array_equal(plan.indices(3), orders[1][30:40])
+    sampler.start_epoch(1)
+    assert np.array_equal(sampler.indices(3), orders[1][30:40])
 
 
 @pytest.mark.parametrize(("size", "parts"), [(1, 1), (2, 1), (4, 1), (2, 3), (1, 6)])
@@ -44,15 +44,15 @@ def test_a_batch_that_cannot_be_divided_is_refused() -> None:
 
 def test_too_few_images_for_a_batch_are_refused() -> None:
     with pytest.raises(DataError, match="5 training images, fewer than one batch of 8"):
-        ShuffledPlan(5, 8, seed=0)
+        ShuffledSampler(5, 8, seed=0)
 
 
 def test_balanced_batches_have_classes_of_the_size_asked_for_and_no_lonely_image() -> None:
     labels = np.array([0] * 5 + [1] + [2] * 3 + [3] * 4 + [4] * 2)
-    plan = BalancedPlan(labels, 8, 4, seed=1, steps_per_epoch=1)
+    sampler = BalancedSampler(labels, 8, 4, seed=1, steps_per_epoch=1)
     for epoch in range(20):
-        plan.start_epoch(epoch)
-        found = labels[plan.indices(0)]
+        sampler.start_epoch(epoch)
+        found = labels[sampler.indices(0)]
         assert len(found) == 8 and 1 not in found
         assert sorted(np.unique(found, return_counts=True)[1]) == [4, 4]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tessera.config import find_config
 from tessera.data.labelled import ImageSet
-from tessera.train.build_run import TrainingData, assemble, load_data
+from tessera.train.build_run import TrainingData, build_run, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer
@@ -79,8 +79,8 @@ def _rounds(
     recipe: Recipe, images: ImageSet, folder: Path, rounds: int, steps: int
 ) -> tuple[list[Measured], list[Measured]]:
     """What each round measured: bare, then with everything."""
-    trainer = Trainer(assemble(recipe, TrainingData(images), World(), folder), folder / "run")
-    trainer.run.plan.start_epoch(0)
+    trainer = Trainer(build_run(recipe, TrainingData(images), World(), folder), folder / "run")
+    trainer.run.sampler.start_epoch(0)
     trainer._to_training()
     batches = trainer._batches()
     decoded = [next(batches)[0] for _ in range(steps)]
@@ -88,12 +88,12 @@ def _rounds(
     try:
         _bare_steps(trainer, decoded[:1])  # the first step allocates
         for _ in range(rounds):
-            trainer.run.feed.photos.settle()  # or batches prepared ahead would slow the bare loop down
+            trainer.run.loader.photos.settle()  # or batches prepared ahead would slow the bare loop down
             bare.append(_timed(lambda: _bare_steps(trainer, decoded), steps * recipe.loop.batch_size))
             full.append(_timed(lambda: _full_steps(trainer, batches, steps), steps * recipe.loop.batch_size))
     finally:
         batches.close()
-        trainer.run.feed.photos.close()
+        trainer.run.loader.photos.close()
     return bare, full
 
 

@@ -70,7 +70,7 @@ def train(
 
 
 def _written(outcome: dict[str, Any]) -> str:
-    if "plan" in outcome:
+    if "sampler" in outcome:
         lines = [f"{key:<12} {value}" for key, value in outcome.items() if key != "stand_ins"]
         return "\n".join([*lines, *(f"stand-in     {text}" for text in outcome["stand_ins"].values())])
     if "runs" in outcome:

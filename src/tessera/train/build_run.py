@@ -1,4 +1,4 @@
-"""From a recipe to a run: data, network, loss, plan and feed, checked against each other before anything is read."""
+"""From a recipe to a run: data, network, loss, sampler and loader, checked against each other first."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
 from tessera.models.losses import LOSSES, build_loss
 from tessera.models.registry import MODELS
-from tessera.train.batches.inputs import ImageInputs, InputFeed, MapInputs
-from tessera.train.batches.loader import PhotoFeed, PhotoReader
-from tessera.train.batches.mining import TuplePlan
-from tessera.train.batches.sampler import BalancedPlan, Indices, Plan, ShuffledPlan
+from tessera.train.batches.inputs import ImageInputs, InputLoader, MapInputs
+from tessera.train.batches.loader import PhotoLoader, PhotoReader
+from tessera.train.batches.mining import TupleSampler
+from tessera.train.batches.sampler import BalancedSampler, Indices, Sampler, ShuffledSampler
 from tessera.train.distributed import World
 from tessera.train.init import build_network
-from tessera.train.loop import Run
+from tessera.train.loop import TrainingRun
 from tessera.train.objectives.local_attention import AttentionObjective, JointObjective, build_local_loss
 from tessera.train.objectives.objective import ListObjective, Objective, TupleObjective
 from tessera.train.optimisation.batchnorm import share_batch_norm
@@ -71,9 +71,9 @@ def load_data(recipe: Recipe) -> TrainingData:
     return TrainingData(train, None, held_out, retrieval or held_out, loaded.notes)
 
 
-def assemble(
+def build_run(
     recipe: Recipe, data: TrainingData, world: World, run_dir: Path, say: Callable[[str], None] = lambda text: None
-) -> Run:
+) -> TrainingRun:
     """Everything a run needs. The same weights on every process: they come from the recipe's seed."""
     check_recipe(recipe)
     for note in data.notes:
@@ -89,8 +89,8 @@ def assemble(
     if world.size > 1 and world.device.type == "cpu":
         say("batch norm is shared between processes by all-reduce: torch's own refuses CPUs.")
     unreadable = data.open_log()
-    feed = _build_feed(recipe, data.train, objective, world, run_dir, unreadable)
-    plan = _build_plan(recipe, data, objective, world, unreadable)
+    loader = _build_loader(recipe, data.train, objective, world, run_dir, unreadable)
+    sampler = _build_sampler(recipe, data, objective, world, unreadable)
     validation = None
     if data.held_out is not None or data.retrieval is not None:
         validation = Validation(
@@ -104,7 +104,7 @@ def assemble(
             unreadable=unreadable,
         )
         validation.check_metric(recipe.validation.metric, objective)
-    return Run(recipe, objective, plan, feed, data.train, world, validation, say)
+    return TrainingRun(recipe, objective, sampler, loader, data.train, world, validation, say)
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -157,9 +157,9 @@ def build_objective(recipe: Recipe, network: Any, num_classes: int, world: World
     return Objective(network, loss, on_maps=on_maps)
 
 
-def _build_feed(
+def _build_loader(
     recipe: Recipe, images: ImageSet, objective: Objective, world: World, run_dir: Path, unreadable: UnreadableLog
-) -> InputFeed:
+) -> InputLoader:
     reader = PhotoReader(
         images.paths,
         images.labels,
@@ -168,7 +168,7 @@ def _build_feed(
         decode_size=recipe.data.decode_size or None,
         cache_gb=recipe.data.cache_gb,
     )
-    photos = PhotoFeed(reader, recipe.loop.workers, recipe.loop.worker_kind, unreadable=unreadable)
+    photos = PhotoLoader(reader, recipe.loop.workers, recipe.loop.worker_kind, unreadable=unreadable)
     inputs = ImageInputs(photos, objective.network.backbone, world.device)
     if not recipe.frozen.enabled:
         return inputs
@@ -176,9 +176,9 @@ def _build_feed(
     return MapInputs(inputs, objective.network.backbone, folder, recipe.frozen.views)
 
 
-def _build_plan(
+def _build_sampler(
     recipe: Recipe, data: TrainingData, objective: Objective, world: World, unreadable: UnreadableLog
-) -> Plan:
+) -> Sampler:
     task, loop, labels = recipe.task, recipe.loop, data.train.labels
     if task.kind == "tuples":
 
@@ -192,7 +192,7 @@ def _build_plan(
             objective.train(was_training)
             return F.normalize(rows, dim=-1)
 
-        return TuplePlan(
+        return TupleSampler(
             labels,
             describe,
             batch_size=loop.batch_size,
@@ -203,5 +203,5 @@ def _build_plan(
             pairs=data.pairs,
         )
     if task.kind == "listwise":
-        return BalancedPlan(labels, loop.batch_size, task.per_class, recipe.seed, loop.steps_per_epoch)
-    return ShuffledPlan(len(labels), loop.batch_size, recipe.seed, loop.steps_per_epoch)
+        return BalancedSampler(labels, loop.batch_size, task.per_class, recipe.seed, loop.steps_per_epoch)
+    return ShuffledSampler(len(labels), loop.batch_size, recipe.seed, loop.steps_per_epoch)

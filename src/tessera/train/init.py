@@ -14,7 +14,7 @@ from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
 from tessera.models.registry import build_model
 from tessera.train.batches.inputs import ImageInputs
-from tessera.train.batches.loader import PhotoFeed, PhotoReader
+from tessera.train.batches.loader import PhotoLoader, PhotoReader
 from tessera.train.checkpoint import checkpoint_of, load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.recipe import Recipe
@@ -74,7 +74,7 @@ def collect_features(
     """
     from tessera.models.how import measure_strength, smooth
 
-    photos = PhotoFeed(PhotoReader(images.paths, images.labels, transform, 0), workers, unreadable=unreadable)
+    photos = PhotoLoader(PhotoReader(images.paths, images.labels, transform, 0), workers, unreadable=unreadable)
     inputs = ImageInputs(photos, network.backbone, world.device)
     each = max(1, _MAX_FEATURES // len(images))
     was_training = network.training

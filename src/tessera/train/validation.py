@@ -17,7 +17,7 @@ from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
 from tessera.models.backbones import Backbone
 from tessera.train.batches.inputs import ImageInputs, Inputs
-from tessera.train.batches.loader import PhotoFeed, PhotoReader
+from tessera.train.batches.loader import PhotoLoader, PhotoReader
 from tessera.train.batches.sampler import Indices
 from tessera.train.distributed import World
 from tessera.train.objectives.objective import Objective
@@ -101,7 +101,7 @@ def describe_set(
     """Descriptors of all images without augmentation, N D, not normalised, the same on every process."""
     backbone: Backbone = objective.network.backbone
     reader = PhotoReader(images.paths, images.labels, transform, 0, decode_size=_decode_size(transform))
-    photos = PhotoFeed(reader, workers, unreadable=unreadable)
+    photos = PhotoLoader(reader, workers, unreadable=unreadable)
     inputs = ImageInputs(photos, backbone, world.device)
     mine = np.array(world.share(len(images)), dtype=np.int64)
     try:

@@ -17,16 +17,16 @@ from tessera.data.transforms import Pixels
 from tessera.errors import StorageError
 from tessera.models.backbones import Backbone
 from tessera.storage import storage_error
-from tessera.train.batches.loader import PhotoFeed
+from tessera.train.batches.loader import PhotoLoader
 from tessera.train.batches.sampler import Indices
 
 Inputs = Tensor | list[Tensor]  # B 3 H W, or 1 3 H W each where shapes differ; maps B C H W in the frozen mode
 
 
-class InputFeed(Protocol):
+class InputLoader(Protocol):
     """What the loop reads: inputs and the indices they really are of, in the order asked for."""
 
-    photos: PhotoFeed
+    photos: PhotoLoader
 
     def batches(self, batches: Iterable[Indices], epoch: int | None) -> Iterator[tuple[Inputs, Indices]]: ...
 
@@ -34,7 +34,7 @@ class InputFeed(Protocol):
 class ImageInputs:
     """Photos as normalised tensors on the device."""
 
-    def __init__(self, photos: PhotoFeed, backbone: Backbone, device: torch.device) -> None:
+    def __init__(self, photos: PhotoLoader, backbone: Backbone, device: torch.device) -> None:
         self.photos, self.device = photos, device
         self.dtype = next(backbone.parameters()).dtype
         self._mean = torch.tensor(backbone.mean, device=device).view(1, 3, 1, 1) * 255

@@ -108,7 +108,7 @@ class Photos:
     indices: Indices
 
 
-class PhotoFeed:
+class PhotoLoader:
     """Batches of photos, `_AHEAD` of them under way at any time. unreadable: a log shared with other feeds of a run."""
 
     def __init__(

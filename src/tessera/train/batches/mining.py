@@ -17,7 +17,7 @@ _MINING_STREAM = 0x713E
 Describe = Callable[[Indices], Tensor]  # images to unit descriptors, N D, the same on every process
 
 
-class TuplePlan:
+class TupleSampler:
     """Batches of tuples: a query, a positive, and the nearest images of the pool that are of other classes.
 
     labels: N. pairs: P 2, the only pairs of query and positive (SfM-120k); None draws them from the classes.

@@ -19,7 +19,7 @@ Indices = npt.NDArray[np.int64]
 _ORDER_STREAM = 0x0BDE  # keeps the order's random numbers apart from those of the images
 
 
-class Plan(Protocol):
+class Sampler(Protocol):
     """The batches of one epoch. `indices(step)` are the images of the whole global batch, processes together.
 
     group: so many images in a row belong together (a tuple) and go to the same process.
@@ -34,7 +34,7 @@ class Plan(Protocol):
     def start_epoch_at(self, epoch: int, state: dict[str, Any]) -> None: ...
 
 
-class ShuffledPlan:
+class ShuffledSampler:
     """Every image once an epoch, in a new order; the last, incomplete batch is left out."""
 
     group = 1
@@ -67,7 +67,7 @@ class ShuffledPlan:
         self.start_epoch(epoch)
 
 
-class BalancedPlan(ShuffledPlan):
+class BalancedSampler(ShuffledSampler):
     """Batches of `per_class` images a class, for a loss that ranks a batch and needs positives in it.
 
     Classes with a single image have no positive and are left out; a class with fewer images repeats them.
