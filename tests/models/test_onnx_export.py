@@ -86,7 +86,7 @@ def test_half_precision_is_stored_and_turned_back(tmp_path: Path) -> None:
 def test_places_have_a_graph_of_their_own(tmp_path: Path) -> None:
     network = build_model("token", backbone="tiny", channels=16, dim=24, lfsa=False, blocks=0, power=3.0)
     bundle = export_bundle(network, tmp_path / "b", make_card(network, "b"))
-    assert check_graph(network, bundle.places_path, SIZES, names=["places"])["places"] < 1e-5
+    assert check_graph(network, bundle.position_contributions_path, SIZES, names=["places"])["places"] < 1e-5
     bundle.places_path.unlink()
     with pytest.raises(ModelError, match="changed or damaged"):
         Bundle.open(bundle.path).verify()

@@ -35,7 +35,7 @@ def merge_maps(maps: Sequence[Array], image_height: int, image_width: int) -> Ar
 
 
 def merge_evidence(maps: Sequence[Array], image_height: int, image_width: int) -> Array:
-    """The same for what places added to a similarity: scales add up as they are, and what spoke against it counts zero.
+    """The same for what positions added to a similarity: scales add up as they are, and what spoke against it is zero.
 
     maps: a scale each, L H W. Returns L h w as `merge_maps`; a token that found nothing has a flat map.
     """

@@ -22,13 +22,11 @@ from torch import Tensor, nn
 from tessera.config import from_mapping
 from tessera.errors import ConfigError, MissingExtraError, ModelError
 from tessera.models.backbones import check_keys, read_state
-from tessera.models.bundle import Bundle, ModelCard, Preprocessing
-from tessera.models.global_network import GlobalNetwork
-from tessera.models.local_network import LocalNetwork
+from tessera.models.bundle import POSITION_CONTRIBUTIONS, Bundle, ModelCard
+from tessera.models.network import Network
+from tessera.models.preprocessing import Preprocessing
 from tessera.models.registry import MODELS
 from tessera.storage import atomic_path
-
-Network = GlobalNetwork | LocalNetwork
 
 TOLERANCE = 1e-5  # of descriptors
 OTHER_TOLERANCE = (
@@ -92,10 +90,10 @@ def export_bundle(network: Network, path: str | Path, card: ModelCard, half: boo
 
 
 def bundle_graphs(network: Network, bundle: Bundle) -> list[tuple[tuple[str, ...], Path]]:
-    """The graphs of a bundle: what each gives, and its file. Explanations alone need `places`: it is a graph apart."""
+    """The graphs of a bundle: what each gives, and its file. Only explanations need the second one."""
     graphs = [(network.output_names, bundle.onnx_path)]
-    if getattr(network, "has_places", False):
-        graphs.append((("places",), bundle.places_path))
+    if network.has_position_contributions:
+        graphs.append(((POSITION_CONTRIBUTIONS,), bundle.position_contributions_path))
     return graphs
 
 
@@ -129,8 +127,8 @@ class _Outputs(nn.Module):
         self.network, self.names = network, names
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        if "places" in self.names:
-            return (cast(GlobalNetwork, self.network).places(images),)
+        if POSITION_CONTRIBUTIONS in self.names:
+            return (self.network.position_contributions(images),)
         outputs = self.network(images)
         return tuple(outputs[name] for name in self.names)
 
@@ -171,8 +169,8 @@ def _output_axes(names: Sequence[str]) -> dict[str, dict[int, str]]:
     axes: dict[str, dict[int, str]] = {name: {0: "batch"} for name in names}
     if "attention" in axes:
         axes["attention"] |= {2: "map_height", 3: "map_width"}
-    if "places" in axes:
-        axes["places"] |= {3: "map_height", 4: "map_width"}
+    if POSITION_CONTRIBUTIONS in axes:
+        axes[POSITION_CONTRIBUTIONS] |= {3: "map_height", 4: "map_width"}
     for name in ("features", "strengths", "positions"):
         if name in axes:
             axes[name] |= {1: "positions_count"}
@@ -180,7 +178,7 @@ def _output_axes(names: Sequence[str]) -> dict[str, dict[int, str]]:
 
 
 def share_weights(graph_path: Path, weights_path: Path, state: Mapping[str, Tensor]) -> None:
-    """Make every weight of the graph a place in the weights' file; half precision is turned back by a Cast.
+    """Make every weight of the graph a span of the weights' file; half precision is turned back by a Cast.
 
     The exporter merges weights that are equal (all the fresh norms of a new network) and copies one to the other names
     by Identity nodes, which ONNX Runtime refuses; those become weights of their own again.
@@ -189,12 +187,12 @@ def share_weights(graph_path: Path, weights_path: Path, state: Mapping[str, Tens
 
     model = onnx.load(str(graph_path))
     graph = model.graph
-    places = _tensor_places(weights_path)
-    copies = [node for node in graph.node if node.op_type == "Identity" and _weight_name(node.output[0]) in places]
+    spans = _tensor_spans(weights_path)
+    copies = [node for node in graph.node if node.op_type == "Identity" and _weight_name(node.output[0]) in spans]
     for node in copies:
         graph.node.remove(node)
-    constants = [tensor for tensor in graph.initializer if _weight_name(tensor.name) not in places]
-    names = [tensor.name for tensor in graph.initializer if _weight_name(tensor.name) in places]
+    constants = [tensor for tensor in graph.initializer if _weight_name(tensor.name) not in spans]
+    names = [tensor.name for tensor in graph.initializer if _weight_name(tensor.name) in spans]
     names += [node.output[0] for node in copies]
     used = {name for node in graph.node for name in node.input}
     del graph.initializer[:]
@@ -203,7 +201,7 @@ def share_weights(graph_path: Path, weights_path: Path, state: Mapping[str, Tens
         if name in used:
             weight = _weight_name(name)
             stored = f"{name}.half" if state[weight].dtype == torch.float16 else name
-            graph.initializer.append(_external_tensor(stored, state[weight], weights_path.name, *places[weight]))
+            graph.initializer.append(_external_tensor(stored, state[weight], weights_path.name, *spans[weight]))
             if stored != name:
                 graph.node.insert(0, onnx.helper.make_node("Cast", [stored], [name], to=onnx.TensorProto.FLOAT))
     graph_path.write_bytes(model.SerializeToString())
@@ -228,7 +226,7 @@ def _external_tensor(name: str, weight: Tensor, file_name: str, offset: int, len
     return tensor
 
 
-def _tensor_places(path: Path) -> dict[str, tuple[int, int]]:
+def _tensor_spans(path: Path) -> dict[str, tuple[int, int]]:
     """Offset and length of each tensor in a safetensors file."""
     with path.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tessera.models.global_network import exporting
+from tessera.models.network import exporting
 from tessera.models.pooling import EPS, MAC, GeM, SPoC, normalise, pool_mac, pool_spoc
 
 Window = tuple[int, int, int, int]  # y, x, height, width

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,10 @@ from tessera.data.pairs import PairSet
 from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
+from tessera.models.delf import DelfNetwork
+from tessera.models.delg import JointNetwork
 from tessera.models.losses import LOSSES, build_loss
+from tessera.models.network import Network
 from tessera.models.registry import MODELS
 from tessera.train.batches.inputs import ImageInputs, InputLoader, MapInputs
 from tessera.train.batches.loader import PhotoLoader, PhotoReader
@@ -27,7 +29,8 @@ from tessera.train.distributed import World
 from tessera.train.init import build_network
 from tessera.train.loop import TrainingRun
 from tessera.train.objectives.local_attention import AttentionObjective, JointObjective, build_local_loss
-from tessera.train.objectives.objective import ListObjective, Objective, TupleObjective
+from tessera.train.objectives.objective import Objective, TupleObjective
+from tessera.train.objectives.two_pass import ListObjective
 from tessera.train.optimisation.batchnorm import share_batch_norm
 from tessera.train.recipe import Recipe
 from tessera.train.validation import Validation, describe_set
@@ -79,7 +82,7 @@ def build_run(
     for note in data.notes:
         say(note)
     torch.manual_seed(recipe.seed)
-    network: Any = build_network(recipe)
+    network = build_network(recipe)
     objective = build_objective(recipe, network, data.train.num_classes, world)
     if recipe.loop.precision == "fp64":
         objective.double()
@@ -134,19 +137,23 @@ def check_recipe(recipe: Recipe) -> None:
         raise ConfigError("pictures of different shapes go one by one: set loop.freeze_batch_norm = true.")
 
 
-def build_objective(recipe: Recipe, network: Any, num_classes: int, world: World) -> Objective:
+def build_objective(recipe: Recipe, network: Network, num_classes: int, world: World) -> Objective:
     """The network and the loss as the task needs them."""
     task, on_maps = recipe.task, recipe.frozen.enabled
     reconstruction = build_loss("reconstruction", weight=task.reconstruction_weight)
     if task.kind == "attention" and not task.joint:
+        if not isinstance(network, DelfNetwork):
+            raise ConfigError(f"model '{recipe.model.name}' has no attention to train: take delf-... or delg-local-...")
         local_loss = build_local_loss(task, network.local.channels, num_classes)
         return AttentionObjective(network, local_loss, reconstruction, task.attention_weight, on_maps=on_maps)
     loss = build_loss(recipe.loss.name, dim=network.dim, num_classes=num_classes, **recipe.loss.config)
     if task.kind == "attention":
+        if not isinstance(network, JointNetwork):
+            raise ConfigError(f"model '{recipe.model.name}' has no local branch to train jointly: take delg-...")
         local_loss = build_local_loss(task, network.pooled_dim, num_classes)
         return JointObjective(network, loss, local_loss, reconstruction, task.attention_weight)
     for name, parameter in network.named_parameters():  # DELG without its local branch: DDP wants no idle parameters
-        if name.startswith(tuple(getattr(network, "auxiliary", ()))):
+        if name.startswith(network.auxiliary):
             parameter.requires_grad_(False)
     if task.kind == "tuples":
         is_sum = recipe.loss.name == "contrastive" or recipe.loss.config.get("reduction") == "sum"

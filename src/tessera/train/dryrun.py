@@ -49,7 +49,7 @@ def dry_run(recipe: Recipe, world: World, say: Callable[[str], None]) -> dict[st
         trainer = Trainer(run, Path(folder) / "run")
         initialise(run.objective.network, data.train, small, world, run.loader.photos.unreadable)
         scores = trainer.take_one_step()
-        network: Any = run.objective.network
+        network = run.objective.network
         return {
             **_described(recipe, small, data),
             "backbone": network.architecture["config"]["backbone"],

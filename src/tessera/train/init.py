@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
 from tessera.data.labelled import ImageSet
 from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
+from tessera.models.how import HowNetwork, measure_strength, smooth
+from tessera.models.network import Network
 from tessera.models.registry import build_model
 from tessera.train.batches.inputs import ImageInputs
 from tessera.train.batches.loader import PhotoLoader, PhotoReader
@@ -22,7 +24,7 @@ from tessera.train.recipe import Recipe
 _MAX_FEATURES = 1_000_000  # local features that a reduction is fitted to
 
 
-def build_network(recipe: Recipe) -> nn.Module:
+def build_network(recipe: Recipe) -> Network:
     """The recipe's network with the weights it starts from."""
     weights = recipe.model.weights
     if weights in ("", "none"):
@@ -35,7 +37,7 @@ def build_network(recipe: Recipe) -> nn.Module:
     return build_model(recipe.model.name, weights=weights, **recipe.model.config)
 
 
-def load_from_run(network: Any, path: Path, name: str) -> dict[str, Any]:
+def load_from_run(network: Network, path: Path, name: str) -> dict[str, Any]:
     """Load a run's network strictly; of another kind of network, its backbone. Returns the checkpoint.
 
     path: the run's folder (its best weights, else its last) or one checkpoint. A second stage (DELF) starts from the
@@ -50,9 +52,9 @@ def load_from_run(network: Any, path: Path, name: str) -> dict[str, Any]:
     return state
 
 
-def initialise(network: Any, images: ImageSet, recipe: Recipe, world: World, unreadable: UnreadableLog) -> None:
+def initialise(network: Network, images: ImageSet, recipe: Recipe, world: World, unreadable: UnreadableLog) -> None:
     """Fit what the network wants fitted to the training images: HOW's reduction, by PCA of its own local features."""
-    if not recipe.task.initial_images or not hasattr(network, "initialise_reduction"):
+    if not recipe.task.initial_images or not isinstance(network, HowNetwork):
         return
     chosen = images.subset(range(min(recipe.task.initial_images, len(images))))
     features = collect_features(network, chosen, recipe.transform, world, recipe.loop.workers, unreadable)
@@ -61,7 +63,7 @@ def initialise(network: Any, images: ImageSet, recipe: Recipe, world: World, unr
 
 @torch.no_grad()
 def collect_features(
-    network: Any,
+    network: HowNetwork,
     images: ImageSet,
     transform: TransformConfig,
     world: World,
@@ -72,8 +74,6 @@ def collect_features(
 
     At most a million in all: as many of each image as that allows.
     """
-    from tessera.models.how import measure_strength, smooth
-
     photos = PhotoLoader(PhotoReader(images.paths, images.labels, transform, 0), workers, unreadable=unreadable)
     inputs = ImageInputs(photos, network.backbone, world.device)
     each = max(1, _MAX_FEATURES // len(images))
@@ -82,6 +82,7 @@ def collect_features(
     collected = []
     try:
         for pictures, _ in inputs.batches([np.array([index]) for index in world.share(len(images))], None):
+            assert isinstance(pictures, Tensor), "one picture a batch has one shape"
             maps = network.local_map(pictures)
             features = smooth(maps, network.config.smoothing).flatten(2)[0].T  # S C
             strengths = measure_strength(maps).flatten()

@@ -33,9 +33,7 @@ from tessera.train.checkpoint import (
     seed_everything,
 )
 from tessera.train.distributed import World
-from tessera.train.objectives.local_attention import AttentionObjective
-from tessera.train.objectives.objective import ListObjective, Objective
-from tessera.train.objectives.two_pass import two_pass_step
+from tessera.train.objectives.objective import MicroBatch, Objective
 from tessera.train.optimisation.averaging import WeightAverage
 from tessera.train.optimisation.batchnorm import freeze_batch_norm
 from tessera.train.optimisation.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
@@ -72,9 +70,11 @@ class Trainer:
         self.objective = run.objective
         self.optimiser = build_optimiser(self.objective, recipe.optimiser)
         self.module: nn.Module = self.objective
+        self._no_sync: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
         if self.world.size > 1:
             ids = [self.world.device] if self.world.device.type == "cuda" else None
-            self.module = DistributedDataParallel(self.objective, device_ids=ids, forward_sync_buffers=False)
+            self.module = parallel = DistributedDataParallel(self.objective, device_ids=ids, forward_sync_buffers=False)
+            self._no_sync = parallel.no_sync
         self.average = WeightAverage(self.objective, recipe.loop.average)
         self.precision = Precision(recipe.loop.precision, self.world.device)
         self.epoch = self.step_in_epoch = self.step = 0
@@ -197,7 +197,7 @@ class Trainer:
                     f"loss {loss:.4f}  {rate:.1f} images/s"
                 )
 
-    def _batches(self) -> Generator[list[tuple[Inputs, Tensor]], None, None]:
+    def _batches(self) -> Generator[list[MicroBatch], None, None]:
         """The micro-batches of this process, step after step, from where the epoch stands."""
         sampler, parts = self.run.sampler, self.run.recipe.loop.accumulate
         wanted = [
@@ -213,18 +213,13 @@ class Trainer:
                 step.append((inputs, torch.from_numpy(self.run.images.labels[indices]).to(self.world.device)))
             yield step
 
-    def _step(self, parts: list[tuple[Inputs, Tensor]]) -> float:
+    def _step(self, parts: list[MicroBatch]) -> float:
         """One step of the optimiser over the micro-batches; the mean loss of all processes."""
         set_rate(self.optimiser, self._rate(self.step))
         self.optimiser.zero_grad(set_to_none=True)
-        if isinstance(self.objective, ListObjective):
-            loss = two_pass_step(self.objective, self._forward_backward, parts, self.run.recipe.task.chunk, self.world)
-        else:
-            values = [
-                self._forward_backward(inputs, labels, None, 1 / len(parts), last=number == len(parts) - 1)
-                for number, (inputs, labels) in enumerate(parts)
-            ]
-            loss = sum(values) / len(values)
+        loss = self.objective.accumulate(
+            self._forward_backward, parts, chunk=self.run.recipe.task.chunk, world=self.world
+        )
         loss = self._check_with_others(loss)
         norm = self.precision.step(self.optimiser, self.objective, self.run.recipe.optimiser.clip_norm)
         if not math.isfinite(norm) and not self.precision.scales:
@@ -240,10 +235,7 @@ class Trainer:
         self, inputs: Inputs, labels: Tensor, gradient: Tensor | None, weight: float, *, last: bool
     ) -> float:
         """Add a micro-batch's gradient; processes exchange gradients at the last one only."""
-        quiet: AbstractContextManager[Any] = contextlib.nullcontext()
-        if isinstance(self.module, DistributedDataParallel) and not last:
-            quiet = self.module.no_sync()
-        with quiet:
+        with contextlib.nullcontext() if last else self._no_sync():
             with self.precision.autocast():
                 outputs = self.module(inputs, labels, gradient)
                 loss = outputs.pop("loss")
@@ -294,6 +286,4 @@ class Trainer:
         self.module.train()
         if self.run.recipe.loop.freeze_batch_norm:
             freeze_batch_norm(self.objective)
-        if self.objective.on_maps or isinstance(self.objective, AttentionObjective):
-            self.objective.network.backbone.eval()
         freeze_parts(self.objective, self.run.recipe.optimiser.rates)

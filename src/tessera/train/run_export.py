@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 from tessera.config import from_mapping
 from tessera.errors import CheckpointError
@@ -27,7 +26,7 @@ def export_run(run: Path, path: Path, *, name: str | None = None, licence: str =
         )
     state = load_checkpoint(checkpoint)
     recipe = from_mapping(Recipe, state["recipe"])
-    network: Any = build_model(recipe.model.name, **recipe.model.config)
+    network = build_model(recipe.model.name, **recipe.model.config)
     load_from_run(network, checkpoint, recipe.model.name)
     card = make_card(network, name or recipe.name, training_data=recipe.data.name, licence=licence)
     card = replace(
@@ -43,4 +42,4 @@ def export_run(run: Path, path: Path, *, name: str | None = None, licence: str =
             "checkpoint_sha256": hash_file(checkpoint),
         },
     )
-    return export_bundle(cast(Any, network), path, card)
+    return export_bundle(network, path, card)

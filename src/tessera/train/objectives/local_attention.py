@@ -6,11 +6,13 @@ the local branch's gradient cut before the backbone. Either way the branch follo
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tessera.models.delf import DelfNetwork
+from tessera.models.delg import JointNetwork
 from tessera.models.losses import build_loss
 from tessera.train.batches.inputs import Inputs
 from tessera.train.objectives.objective import Objective
@@ -40,17 +42,19 @@ def build_local_loss(task: TaskSection, dim: int, num_classes: int) -> nn.Module
 
 
 class AttentionObjective(Objective):
-    """The second stage: the backbone stands still, attention and autoencoder learn.
+    """The second stage: the backbone stands still, attention and autoencoder learn."""
 
-    network: with `describe_local`, giving what the classifier sees and the maps of the reconstruction.
-    """
+    network: DelfNetwork
 
     def __init__(
-        self, network: Any, loss: nn.Module, reconstruction: nn.Module, weight: float, *, on_maps: bool
+        self, network: DelfNetwork, loss: nn.Module, reconstruction: nn.Module, weight: float, *, on_maps: bool
     ) -> None:
         super().__init__(network, loss, on_maps=on_maps)
-        network.backbone.requires_grad_(False)
         self.reconstruction, self.weight = reconstruction, weight
+
+    @property
+    def trains_backbone(self) -> bool:
+        return False
 
     def forward(self, inputs: Inputs, labels: Tensor, gradient: Tensor | None = None) -> dict[str, Tensor]:
         del gradient
@@ -68,8 +72,10 @@ class AttentionObjective(Objective):
 class JointObjective(Objective):
     """DELG in one run: the global loss, the attention's and the reconstruction's, each on its own parameters."""
 
+    network: JointNetwork
+
     def __init__(
-        self, network: Any, loss: nn.Module, local_loss: nn.Module, reconstruction: nn.Module, weight: float
+        self, network: JointNetwork, loss: nn.Module, local_loss: nn.Module, reconstruction: nn.Module, weight: float
     ) -> None:
         super().__init__(network, loss)
         self.local_loss, self.reconstruction, self.weight = local_loss, reconstruction, weight

@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tessera.models.network import Network
 from tessera.train.batches.inputs import Inputs
+from tessera.train.distributed import World
+
+MicroBatch = tuple[Inputs, Tensor]  # inputs and labels
+
+
+class ForwardBackward(Protocol):
+    """Adds the gradient of one micro-batch and returns its loss; processes exchange gradients at the last one."""
+
+    def __call__(
+        self, inputs: Inputs, labels: Tensor, gradient: Tensor | None, weight: float, *, last: bool
+    ) -> float: ...
 
 
 class Objective(nn.Module):
     """Un-normalised descriptors and labels into a loss with a classifier (ArcFace).
 
-    network: with `describe_raw`, `backbone` and `head`. on_maps: inputs are the backbone's maps (frozen mode).
+    on_maps: inputs are the backbone's maps (frozen mode).
     """
 
-    def __init__(self, network: Any, loss: nn.Module, *, on_maps: bool = False) -> None:
+    def __init__(self, network: Network, loss: nn.Module, *, on_maps: bool = False) -> None:
         super().__init__()
         self.network = network
         self.loss = loss
         self.on_maps = on_maps
-        if on_maps:
+        if not self.trains_backbone:
             network.backbone.requires_grad_(False)
+
+    @property
+    def trains_backbone(self) -> bool:
+        return not self.on_maps
+
+    def train(self, mode: bool = True) -> Self:
+        """As for any module; a backbone that is not trained stays in evaluation, its batch statistics too."""
+        super().train(mode)
+        if not self.trains_backbone:
+            self.network.backbone.eval()
+        return self
+
+    def accumulate(
+        self, forward_backward: ForwardBackward, parts: list[MicroBatch], *, chunk: int, world: World
+    ) -> float:
+        """Add the gradient of one step; returns the loss. parts: the micro-batches of this process.
+
+        chunk: images with a graph in memory at a time, where a loss needs two passes.
+        """
+        del chunk, world
+        values = [
+            forward_backward(inputs, labels, None, 1 / len(parts), last=number == len(parts) - 1)
+            for number, (inputs, labels) in enumerate(parts)
+        ]
+        return sum(values) / len(values)
 
     def describe(self, inputs: Inputs) -> Tensor:
         """Inputs of one batch to B D, not normalised; pictures of different shapes go one by one."""
         if isinstance(inputs, list):
             return torch.cat([self.describe(image) for image in inputs])
-        described: Tensor = self.network.head.describe(inputs) if self.on_maps else self.network.describe_raw(inputs)
-        return described
+        return self.network.describe_features(inputs) if self.on_maps else self.network.describe_raw(inputs)
 
     def forward(self, inputs: Inputs, labels: Tensor, gradient: Tensor | None = None) -> dict[str, Tensor]:
         """labels: B. gradient: B D of a loss that was computed elsewhere (the second of two passes)."""
@@ -54,7 +90,7 @@ class TupleObjective(Objective):
     the batch's tuples, as the field's contrastive loss is.
     """
 
-    def __init__(self, network: Any, loss: nn.Module, *, size: int, factor: float, on_maps: bool = False) -> None:
+    def __init__(self, network: Network, loss: nn.Module, *, size: int, factor: float, on_maps: bool = False) -> None:
         super().__init__(network, loss, on_maps=on_maps)
         self.size, self.factor = size, factor
 
@@ -62,17 +98,3 @@ class TupleObjective(Objective):
         del labels, gradient
         rows = F.normalize(self.describe(inputs), dim=-1)
         return {"loss": self.loss(rows.view(-1, self.size, rows.shape[-1])) * self.factor}
-
-
-class ListObjective(Objective):
-    """A loss over a batch that does not fit into memory (GeM-AP), in two passes.
-
-    The first gives all descriptors without a graph, and the loss its gradient at each; the second runs chunk by chunk
-    with a graph and takes that gradient further down. Batch norm must be frozen: a chunk is not the batch.
-    """
-
-    def forward(self, inputs: Inputs, labels: Tensor, gradient: Tensor | None = None) -> dict[str, Tensor]:
-        descriptors = self.describe(inputs)
-        if gradient is None:
-            return {"loss": self.loss(descriptors, labels)}
-        return {"loss": (descriptors * gradient).sum()}
