@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -17,7 +16,6 @@ from tessera.models.pooled import PooledConfig, PooledHead
 from tessera.models.pooling import normalise
 from tessera.models.registry import MODELS, build_model
 from tessera.models.rmac import region_windows
-from tessera.models.whitening import fit_pca, fold_into_layer
 
 
 def random_map(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -80,19 +78,6 @@ def test_layers_on_positions_regions_and_the_whole(whitening: Literal["regional"
         if whitening == "both":
             expected = normalise(expected) @ head.whiten.weight.T + head.whiten.bias
         assert torch.allclose(head.describe(maps), expected, atol=1e-12)
-
-
-def test_whitening_fits_into_a_network() -> None:
-    torch.manual_seed(3)
-    network = build_model("mac-r50", backbone="tiny", dim=6).double().eval()
-    images = torch.randn(40, 3, 48, 64, dtype=torch.float64)
-    with torch.no_grad():
-        raw = network.describe_raw(images).numpy()
-        whitening = fit_pca(raw)
-        fold_into_layer(network.head.whiten, whitening)
-        white = network.describe_raw(images).numpy()
-        assert np.abs(white - whitening.project(raw)).max() < 1e-8
-    assert np.abs(white.T @ white / len(white) - np.eye(6)).max() < 1e-8
 
 
 def slow_netvlad(head: NetVLADHead, maps: torch.Tensor) -> torch.Tensor:

@@ -83,9 +83,3 @@ def load_dataset(name: str, root: str | None = None, options: Mapping[str, Any] 
     if root and "root" in {field.name for field in fields(entry.config)}:
         values.setdefault("root", root)
     return entry.load(from_mapping(entry.config, values))
-
-
-def load_labelled(name: str, root: str | None = None, options: Mapping[str, Any] | None = None) -> ImageSet:
-    """Load a data set that has labels; of a pair list, its images with the clusters as labels."""
-    loaded = load_dataset(name, root, options)
-    return loaded.images if isinstance(loaded, PairSet) else loaded

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from tessera.errors import MissingExtraError, ModelError, UsageError, unknown_na
 from tessera.models.bundle import POSITION_CONTRIBUTIONS, Bundle
 
 Outputs: TypeAlias = dict[str, npt.NDArray[np.float32]]
-RuntimeName: TypeAlias = Literal["onnx", "torch"]
 RUNTIMES = ("onnx", "torch")
 DEVICES = ("auto", "cpu", "cuda")
 

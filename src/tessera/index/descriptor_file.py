@@ -7,7 +7,6 @@ so that a score depends neither on the codec, nor on the batch, nor on the numbe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -47,13 +46,6 @@ class DescriptorStore:
         if array.dtype != np.float16:
             array = array.astype(np.float16)
         return cls(array.shape[1], [array])
-
-    @classmethod
-    def map_file(cls, path: Path, rows: int, dim: int) -> Float16s:
-        """One segment, mapped from its file: nothing is read until a search asks for it."""
-        if rows == 0:
-            return np.empty((0, dim), dtype=np.float16)
-        return np.memmap(path, dtype=np.float16, mode="r", shape=(rows, dim))
 
     def append(self, descriptors: Float16s) -> None:
         self.segments = [*self.segments, descriptors]
