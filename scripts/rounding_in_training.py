@@ -72,8 +72,8 @@ def main() -> None:
     parser.add_argument("--smooth", action="store_true")
     options = parser.parse_args()
     if options.smooth:
-        nn.ReLU.forward = lambda self, values: functional.gelu(values)  # type: ignore[method-assign]
-        functional.relu = functional.gelu
+        nn.ReLU.forward = lambda self, input: functional.gelu(input)  # type: ignore[method-assign]
+        functional.relu = functional.gelu  # type: ignore[assignment]
     torch.set_num_threads(1)
     print("| rate | first loss | last loss | largest difference, float32 | float64 |\n|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as name:

@@ -153,7 +153,9 @@ def main() -> None:
     network = build_model(
         "token-lite", weights="imagenet", dim=settings.dim, power=settings.power, num_tokens=settings.num_tokens
     ).eval()
-    fit(network.to(memory_format=torch.channels_last), photos, instances, settings, options.workers)
+    assert isinstance(network, GlobalNetwork)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fit(network, photos, instances, settings, options.workers)
     landmarks = np.array([photo.landmark for photo in photos])
     if settings.tuning.steps:
         torch.set_num_threads(options.workers)
