@@ -20,8 +20,8 @@ from tessera.models.bundle import Bundle
 __all__ = ["Extraction", "Extractor"]
 
 _EPS = 1e-12
-# Each lane holds the maps of one image, some 400 MB at 1024 pixels; more cores than this share lanes.
-_MOST_LANES = 4
+# Each worker holds the maps of one image, some 400 MB at 1024 pixels; more cores than this share workers.
+_MOST_WORKERS = 4
 _GPU_BATCH = 16
 
 
@@ -128,22 +128,22 @@ class Extractor:
                 )
             return self._opened[threads]
 
-    def lanes(self) -> tuple[Describe, int]:
+    def workers(self) -> tuple[Describe, int]:
         """What `extract` gives its images of equal shape to, and from how many threads at once: for benchmarks."""
         describe, config = self._bulk()
-        return describe, config.lanes
+        return describe, config.workers
 
     def _bulk(self) -> tuple[Describe, PipelineConfig]:
-        """How to run over many images: lanes on a CPU with ONNX, batches where one network takes them all."""
+        """How to run over many images: workers on a CPU with ONNX, batches where one network takes them all."""
         if self._runtime_name == "onnx":
-            lanes = min(self.threads, _MOST_LANES)
-            runtime = self._runtime(max(1, self.threads // lanes))
+            workers = min(self.threads, _MOST_WORKERS)
+            runtime = self._runtime(max(1, self.threads // workers))
             if runtime.device == "cpu":
-                config = PipelineConfig(decoders=self.threads, lanes=lanes, window=6 * self.threads + 4)
+                config = PipelineConfig(decoders=self.threads, workers=workers, window=6 * self.threads + 4)
                 return partial(self._describe_equal, runtime), config
         runtime = self._runtime()
         batch = _GPU_BATCH if runtime.device != "cpu" else 4
-        config = PipelineConfig(decoders=self.threads, lanes=1, batch=batch, window=6 * batch + self.threads)
+        config = PipelineConfig(decoders=self.threads, workers=1, batch=batch, window=6 * batch + self.threads)
         return partial(self._describe_equal, runtime), config
 
     def _describe_equal(self, runtime: Runtime, images: Sequence[Pixels]) -> Descriptors:
