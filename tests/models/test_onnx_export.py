@@ -83,11 +83,11 @@ def test_half_precision_is_stored_and_turned_back(tmp_path: Path) -> None:
     assert torch.equal(network.state_dict()["backbone.conv1.weight"], again.state_dict()["backbone.conv1.weight"])
 
 
-def test_places_have_a_graph_of_their_own(tmp_path: Path) -> None:
+def test_position_contributions_have_a_graph_of_their_own(tmp_path: Path) -> None:
     network = build_model("token", backbone="tiny", channels=16, dim=24, lfsa=False, blocks=0, power=3.0)
     bundle = export_bundle(network, tmp_path / "b", make_card(network, "b"))
     assert check_graph(network, bundle.position_contributions_path, SIZES, names=["places"])["places"] < 1e-5
-    bundle.places_path.unlink()
+    bundle.position_contributions_path.unlink()
     with pytest.raises(ModelError, match="changed or damaged"):
         Bundle.open(bundle.path).verify()
     refined = build_model("token", backbone="tiny", channels=16, heads=4, dim=24)
@@ -154,7 +154,7 @@ def test_a_graph_with_a_frozen_size_is_not_finished(tmp_path: Path) -> None:
     donor = make("gem-r50")
     network = GlobalNetwork(donor.backbone, _Frozen()).eval()
     network.architecture = donor.architecture
-    with pytest.raises(ModelError, match=r"test_export\.py, line \d+\), which would freeze"):
+    with pytest.raises(ModelError, match=r"test_onnx_export\.py, line \d+\), which would freeze"):
         export_bundle(network, tmp_path / "b", make_card(network, "b"))
     assert not (tmp_path / "b" / "model.json").exists()
 

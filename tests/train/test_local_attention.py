@@ -48,6 +48,20 @@ def test_the_second_stage_learns_and_leaves_the_backbone(make_trainer: Callable[
     assert 0 <= scores["accuracy"] <= 1
 
 
+def test_training_mode_leaves_a_backbone_that_is_not_trained_in_evaluation(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    second_stage, joint = make_trainer("second", **DELF).objective, make_trainer("joint", **DELG).objective
+    for objective in (second_stage, joint):
+        objective.eval()
+        assert objective.train() is objective
+        assert objective.training and objective.network.local.training
+    assert not second_stage.trains_backbone
+    assert not any(part.training for part in second_stage.network.backbone.modules())
+    assert joint.trains_backbone
+    assert all(part.training for part in joint.network.backbone.modules())
+
+
 def test_validation_scores_what_the_classifier_learns_from(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer(**DELF)
     validation: Any = trainer.run.validation
@@ -112,6 +126,8 @@ def test_joint_training_learns_both(make_trainer: Callable[..., Trainer], model:
         ({"task": {"kind": "attention"}}, "of kind global"),
         ({**DELF, "task": {"kind": "attention", "joint": True}}, "of kind local"),
         ({"task": {"joint": True}}, "task.joint belongs to"),
+        ({**DELF, "model": {"name": "how-r18", "config": {"backbone": "tiny"}}}, "'how-r18' has no attention"),
+        ({"task": {"kind": "attention", "joint": True}}, "'token' has no local branch"),
     ],
 )
 def test_a_network_that_does_not_fit_the_stage_is_refused(
