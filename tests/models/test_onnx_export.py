@@ -91,7 +91,7 @@ def test_position_contributions_have_a_graph_of_their_own(tmp_path: Path) -> Non
     with pytest.raises(ModelError, match="changed or damaged"):
         Bundle.open(bundle.path).verify()
     refined = build_model("token", backbone="tiny", channels=16, heads=4, dim=24)
-    assert not export_bundle(refined, tmp_path / "r", make_card(refined, "r")).places_path.exists()
+    assert not export_bundle(refined, tmp_path / "r", make_card(refined, "r")).position_contributions_path.exists()
 
 
 def test_the_card_says_what_the_network_is(tmp_path: Path) -> None:
