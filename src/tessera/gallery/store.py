@@ -184,7 +184,7 @@ class Store:
         with self._pin(engine) as (snapshot, shown):
             if snapshot.searchable == 0 or shown is None:
                 raise self._empty(snapshot.count_failed())
-            yield View(snapshot, shown.index, shown.generation, shown.fingerprint, int(snapshot.setting("dim")))
+            yield View(snapshot, shown, int(snapshot.setting("dim")))
         self._save(engine)
 
     @contextlib.contextmanager

@@ -74,16 +74,15 @@ class Searcher:
         return results
 
     def _find_consistently(self, queries: Sequence[QueryPicture], options: SearchOptions) -> Candidates:
-        """Candidates whose records are all there.
+        """Candidates that show one moment.
 
         The snapshot cannot change, but the index may run ahead of it: FAISS when another thread brings it up to a later
-        moment, Milvus when another process writes. An image that the snapshot does not know has then taken the place of
-        one that it does, and the search is made again on a new view.
+        moment, Milvus when another process writes. Then the search is made again on a new view.
         """
         for _ in range(_TRIES):
             with self._store.pin() as view:
                 found = self._find(queries, options, view)
-                if not view.is_current or len(found.records) == len(np.unique(found.ids[found.ids >= 0])):
+                if not view.is_current or _fits(found, options, view):
                     break
         return found
 
@@ -150,6 +149,17 @@ class Searcher:
                 self._filtered.pop(next(iter(self._filtered)))
             self._filtered[key] = ids
         return ids
+
+
+def _fits(found: Candidates, options: SearchOptions, view: View) -> bool:
+    """Whether the index kept nothing back that the snapshot has.
+
+    An image that was changed has a new id. Where the index ran ahead, it answers with that one, which the snapshot does
+    not know; behind a filter, which admits ids of the snapshot only, it answers with neither.
+    """
+    if options.conditions and view.shown.has_moved():
+        return False
+    return len(found.records) == len(np.unique(found.ids[found.ids >= 0]))
 
 
 def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
