@@ -164,7 +164,11 @@ class Gallery:
         options = SearchOptions(
             k, by, parse_where(where), expand, augment, rerank, rerank_timeout_s, min_probability=min_probability
         )
-        (result,) = self._searcher.search([QueryPicture(query, box, limits)], options)
+        return self.search_picture(QueryPicture(query, box, limits), options)
+
+    def search_picture(self, query: QueryPicture, options: SearchOptions) -> SearchResult:
+        """As `search`, for what is prepared and checked already."""
+        (result,) = self._searcher.search([query], options)
         return result
 
     def search_many(
@@ -218,6 +222,10 @@ class Gallery:
             images, contents = snapshot.searchable, snapshot.count_contents()
             stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
             generation, failed = snapshot.generation, snapshot.count_failed()
+            local = {"images": 0, "bytes": 0}
+            if snapshot.has_local_features:
+                count, size = snapshot.count_local_features(self._store.local_describer.model.fingerprint)
+                local = {"images": count, "bytes": size, "index": self._store.postings.describe()}
         files = [path for path in self.path.glob(f"{CATALOG_NAME}*") if path.is_file()]
         return {
             "gallery": str(self.path),
@@ -228,6 +236,7 @@ class Gallery:
             "generation": generation,
             "catalog_bytes": sum(path.stat().st_size for path in files),
             "index": self._store.engine.describe(),
+            "local_features": local,
         }
 
     def check(self, *, repair: bool = False) -> CheckReport:
