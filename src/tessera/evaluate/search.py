@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,7 @@ class SearchMethod:
         self._options = {"model": model, "device": device, "runtime": runtime}
         self._by = by
         self._gallery: Gallery | None = None
-        self._rows: dict[int, int] = {}  # the benchmark's row of each id of the gallery
-        self._ids: dict[str, int] = {}
+        self._ids: dict[str, int] = {}  # the gallery's number of each path
         self._local = LocalDescriber()
         self.notes: tuple[str, ...] = ()
 
@@ -56,14 +54,14 @@ class SearchMethod:
         return {"by": self._by, "codec": "auto", "local": self._local.model.fingerprint}
 
     def describe(self, images: ImagesOf, hashes: Sequence[str], cache_dir: Path, progress: Progress) -> dict[int, str]:
-        paths = [os.path.abspath(path) for path in images.benchmark.gallery]
+        paths = [str(path.absolute()) for path in images.benchmark.gallery]
         key = fingerprint(self._options["model"], paths, list(hashes[: len(paths)]))
         folder = cache_dir / "galleries" / key
         listed = folder / "images.txt"
         write_atomically(listed, "\n".join(paths).encode("utf-8", "surrogateescape") + b"\n")
         self._gallery = Gallery(folder / "search.tessera", **self._options)  # type: ignore[arg-type]
         self._gallery.index(listed, progress=lambda told: progress("indexing images", told.done, told.total))
-        found = {}
+        found: dict[str, int] = {}
         last = 0
         while page := self._gallery.images(after_id=last, limit=1000):
             found |= {record.path: record.id for record in page}
@@ -82,7 +80,7 @@ class SearchMethod:
         self, benchmark: Benchmark, boxes: Sequence[Box | None], kept: Sequence[int], *, codec: str, seed: int
     ) -> Iterator[IntArray]:
         del kept, codec, seed
-        ids = [self._ids[os.path.abspath(path)] for path in benchmark.gallery]
+        ids = [self._ids[str(path.absolute())] for path in benchmark.gallery]
         rows = {image_id: row for row, image_id in reversed(list(enumerate(ids)))}
         options = SearchOptions(min(len(ids), _MOST_RANKED), self._by)
         for number, (path, box) in enumerate(zip(benchmark.queries, boxes, strict=True)):

@@ -222,7 +222,7 @@ class Gallery:
             images, contents = snapshot.searchable, snapshot.count_contents()
             stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
             generation, failed = snapshot.generation, snapshot.count_failed()
-            local = {"images": 0, "bytes": 0}
+            local: dict[str, Any] = {"images": 0, "bytes": 0}
             if snapshot.has_local_features:
                 count, size = snapshot.count_local_features(self._store.local_describer.model.fingerprint)
                 local = {"images": count, "bytes": size, "index": self._store.postings.describe()}

@@ -170,7 +170,7 @@ class GalleryService:
         return self._answer(result)
 
     def search_ids(self, ids: list[int], *, k: int, where: tuple[str, ...]) -> list[dict[str, Any] | Exception]:
-        """Searches by the descriptors of several pictures of the gallery, made as one; for each its answer, or why there is none."""
+        """Searches by descriptors of several pictures of the gallery, made as one; for each its answer, or why not."""
         if len(ids) > 1:
             with contextlib.suppress(TesseraError):  # an id that is unknown must not spoil the others: each by itself
                 return [
