@@ -265,7 +265,7 @@ class Store:
     def refresh_postings(self, snapshot: Snapshot) -> None:
         """Let the inverted file catch up with a search's view; in the background, where it has something already."""
         postings = self.postings
-        if self._in_background and len(postings):
+        if self._in_background and postings.shows_model_of(snapshot):
             return  # `refresh`, which follows every change, brings it up to date
         postings.refresh(snapshot)
 

@@ -85,6 +85,10 @@ class PostingsIndex:
                 self._open(fingerprint)
             self._add_after(snapshot)
 
+    def shows_model_of(self, snapshot: Snapshot) -> bool:
+        """Whether it is open and has the ids of the gallery's present model, however many have come since."""
+        return self._manifest is not None and self._manifest.fingerprint == self._fingerprint_of(snapshot)
+
     def save(self, catalog: Catalog) -> None:
         """Write down what is not on disk, by the one writer; large changes make one segment of several."""
         with catalog.read() as snapshot:

@@ -40,11 +40,11 @@ NUM_SHORTLISTED = 1000  # images of a gallery that is too large to scan
 
 @dataclass(frozen=True)
 class Judged:
-    """Candidates of one query, best first. global_scores: inner products; local_scores: ASMK*; inliers: of geometry."""
+    """Candidates of one query, best first. cosines: of descriptors; local_scores: ASMK*."""
 
     ids: Ids  # K
     probabilities: npt.NDArray[np.float64]  # K
-    global_scores: Vector  # K
+    cosines: Vector  # K
     local_scores: Vector  # K
     inliers: npt.NDArray[np.int64]  # K; -1 where nothing was matched
     turns: int  # quarter turns by which the query was turned to be found
@@ -57,9 +57,9 @@ class _Scored:
     """Candidates with both scores, standardised: in deviations above the mean of strangers."""
 
     ids: Ids
-    global_scores: Vector
+    cosines: Vector  # with the query's own descriptor
     local_scores: Vector
-    global_z: Vector
+    global_z: Vector  # of the descriptor as it is, expanded or not
     local_z: Vector
 
     def best(self, calibration: Calibration, count: int) -> Ids:
@@ -108,12 +108,14 @@ class PartsSearch:
         self._view, self._postings, self._model, self._calibration = view, postings, model, calibration
         self._sample, self._allowed, self._own, self._threads = sample, allowed, own, threads
         self._num_candidates = max(num_candidates, NUM_CANDIDATES)
+        self._own_descriptor = np.empty(0, np.float32)
         self._stored: dict[int, CompactFeatures] = {}
         self._verified: dict[int, Verified] = {}
 
     def run(self, descriptor: Vector, features: LocalFeatures, *, use_global: bool = True) -> Judged:
         """use_global False: local features alone choose and judge."""
         weight = 1.0 if use_global else 0.0
+        self._own_descriptor = descriptor
         query = self._model.encode_query(features)
         words, codes = aggregate_query(query)
         scored = self._score(descriptor, words, codes, weight)
@@ -162,7 +164,7 @@ class PartsSearch:
         background = self._calibration.background
         return _Scored(
             ids,
-            global_scores,
+            stored @ self._own_descriptor,
             local,
             weight * background.standardise("global", global_scores, self._sample @ descriptor),
             background.standardise("local", local, local_scores[usable]),
@@ -242,13 +244,14 @@ class PartsSearch:
         verified = [self._verified.get(image_id) for image_id in scored.ids.tolist()]
         inliers = np.array([-1 if one is None else one.num_inliers for one in verified], np.int64)
         matches = np.array([0 if one is None else one.num_matches for one in verified], np.int64)
-        evidence = self._calibration.evidence(scored.global_z, scored.local_z, inliers, matches)
-        logits = self._calibration.logits(evidence)
-        order = np.lexsort((scored.ids, -logits))
+        cosines = scored.cosines if scored.global_z.any() else np.zeros_like(scored.cosines)
+        evidence = self._calibration.evidence(scored.global_z, scored.local_z, inliers, matches, cosines)
+        scores = self._calibration.scores(evidence)
+        order = np.lexsort((scored.ids, -scores))
         return Judged(
             scored.ids[order],
-            1 / (1 + np.exp(-logits[order])),
-            scored.global_scores[order],
+            self._calibration.probabilities(scores[order]),
+            scored.cosines[order],
             scored.local_scores[order],
             inliers[order],
             turns,

@@ -213,7 +213,7 @@ def _judged_hits(judged: Judged, records: dict[int, Record], options: SearchOpti
                 record.height,
                 probability,
                 inliers >= VERIFIED_INLIERS,
-                {"global": float(judged.global_scores[row]), "local": float(judged.local_scores[row])},
+                {"global": float(judged.cosines[row]), "local": float(judged.local_scores[row])},
             )
         )
     return hits
