@@ -128,5 +128,5 @@ def test_a_picture_is_decoded_once_a_size(
         assert len(decoded) == len(set(decoded)) <= 2
         decoded.clear()
         gallery.search(np.ones(16, np.float32))
-        gallery.search(1)
+        gallery.search(1, by="global")
         assert decoded == []

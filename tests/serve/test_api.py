@@ -68,7 +68,7 @@ def test_pictures_come_by_id_and_are_cached(client):
 
 
 def test_why_sums_to_the_score(client, picture):
-    hits = client.post("/api/search", files=picture(), data={"k": 2}).json()["results"]
+    hits = client.post("/api/search", files=picture(), data={"k": 2, "by": "global"}).json()["results"]
     answer = client.post(f"/api/explain/{hits[1]['id']}", files=picture()).json()
     assert sum(map(sum, answer["matrix"])) == pytest.approx(answer["score"], abs=1e-4)
     assert answer["score"] == pytest.approx(hits[1]["score"], abs=2e-3)
@@ -307,12 +307,12 @@ def test_searches_made_as_one_answer_as_each_by_itself(eventually, served_galler
     try:
         eventually(lambda: service.is_ready)
         for where in ((), ("place=tower",)):
-            alone = [service.search(image_id, k=5, where=list(where))["results"] for image_id in (3, 1, 3)]
+            alone = [service.search(image_id, k=5, by="global", where=list(where))["results"] for image_id in (3, 1, 3)]
             together = service.search_ids([3, 1, 3], k=5, where=where)
             assert [answer["results"] for answer in together] == alone
             assert together[0]["timing_ms"]["total"] > 0
         known, unknown = service.search_ids([2, 999_999], k=5, where=())
-        assert known["results"] == service.search(2, k=5)["results"]
+        assert known["results"] == service.search(2, k=5, by="global")["results"]
         assert unknown.status == 404
         assert [str(error) for error in service.search_ids([1, 2], k=5, where=("place",))] == [
             str(service.search_ids([1], k=5, where=("place",))[0])
@@ -328,7 +328,7 @@ def test_reranking_ends_with_its_time(eventually, served_gallery, scenes_dir):
     try:
         eventually(lambda: service.is_ready)
         content = (scenes_dir / "scene03.jpg").read_bytes()
-        plain = service.search(content, k=12)
+        plain = service.search(content, k=12, by="global")
         full = service.search(content, k=12, rerank="sp", rerank_until=time.monotonic() + 3600)
         assert None not in {hit["inliers"] for hit in full["results"]}
         assert "best hits" not in full["note"]

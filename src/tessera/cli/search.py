@@ -10,10 +10,12 @@ from tessera.cli.options import (
     DEFAULT_GALLERY,
     AugmentOption,
     BoxOption,
+    ByOption,
     DeviceOption,
     ExpandOption,
     GalleryOption,
     JsonOption,
+    ProbabilityOption,
     RerankOption,
     WhereOption,
 )
@@ -26,6 +28,8 @@ def search(
     image: Annotated[str, typer.Argument(metavar="IMAGE", help="The picture to look for.")],
     gallery: GalleryOption = DEFAULT_GALLERY,
     k: Annotated[int, typer.Option("-k", help="How many hits; the whole gallery if it holds fewer.")] = 10,
+    by: ByOption = "auto",
+    min_probability: ProbabilityOption = 0.0,
     box: BoxOption = None,
     where: WhereOption = None,
     expand: ExpandOption = None,
@@ -43,6 +47,8 @@ def search(
         result = opened.search(
             image,
             k,
+            by=by,
+            min_probability=min_probability,
             box=None if box is None else parse_box(box),
             where=where,
             expand=expand,
@@ -57,10 +63,15 @@ def search(
         print_json(result.to_json())
         return
     rows = [
-        [f"{hit.score:.4f}", printable(hit.path), " ".join(f"{key}={value}" for key, value in hit.metadata.items())]
+        [
+            f"{hit.score:.4f}",
+            "" if hit.inliers is None else str(hit.inliers),
+            printable(hit.path),
+            " ".join(f"{key}={value}" for key, value in hit.metadata.items()),
+        ]
         for hit in result
     ]
-    print_table(("score", "path", "metadata"), rows)
+    print_table(("score", "inliers", "path", "metadata"), rows)
 
 
 def _why_nothing(where: list[str], keys: list[str]) -> str:

@@ -18,6 +18,7 @@ from tessera.gallery.catalog.paths import from_blob, printable
 from tessera.gallery.catalog.salvage import salvage_catalog
 from tessera.gallery.catalog.schema import connect, translate
 from tessera.gallery.catalog.snapshot import decode_descriptors
+from tessera.gallery.ingest.local_features import fill_local_features
 from tessera.gallery.ingest.sources import look_at
 from tessera.gallery.store import Store
 
@@ -83,8 +84,28 @@ def check_gallery(store: Store, *, repair: bool) -> CheckReport:
         if repair:
             store.engine.rebuild(store.catalog)
         report.findings += [Finding("note", message, repair) for message in advice]
+    _check_local_features(store, report, repair=repair)
     _look_at_files(store.catalog, report)
     return report
+
+
+def _check_local_features(store: Store, report: CheckReport, *, repair: bool) -> None:
+    """The local features in the catalogue, and the inverted file that is derived from them."""
+    with store.catalog.read() as snapshot:
+        if not snapshot.has_local_features:
+            return
+        damaged = snapshot.damaged_local_features()
+    if damaged:
+        if repair:
+            with store.catalog.write() as batch:
+                batch.drop_local_features(damaged)
+            fill_local_features(store.catalog, store.local_describer)
+        message = f"The local features of {len(damaged)} images are not what was stored. Repaired, they are made again."
+        report.findings.append(Finding("damage", message, repair))
+    problems = store.postings.problems(store.catalog)
+    if repair and (problems or damaged):
+        store.postings.rebuild(store.catalog)
+    report.findings += [Finding("damage", problem, repair) for problem in problems]
 
 
 def catalog_damage(catalog: Catalog) -> list[str]:

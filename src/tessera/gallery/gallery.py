@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.importing import DescribedImage, store_described
 from tessera.gallery.ingest.indexing import IndexRun, ProgressCallback
+from tessera.gallery.ingest.local_features import fill_local_features
 from tessera.gallery.ingest.plan import Plan
 from tessera.gallery.ingest.rebuilding import ensure_model
 from tessera.gallery.ingest.sources import look_at, resolve_source
@@ -113,7 +114,7 @@ class Gallery:
         found = [resolve_source(source) for source in sources]
         given = None if metadata is None else encode_metadata(metadata)
         with self._store.write():
-            run = IndexRun(self._catalog, self.describer, progress=progress, ray=ray)
+            run = IndexRun(self._catalog, self.describer, self._store.local_describer, progress=progress, ray=ray)
             differing = Plan()
             try:
                 switched = ensure_model(self._store, run, differing, rebuild=rebuild)
@@ -124,9 +125,11 @@ class Gallery:
             self._store.ensure_codec()
             if report.added + report.changed >= _MANY:
                 self.describer.release()  # an index of many is about to be made: not both in memory at once
+            if rebuild:
+                fill_local_features(self._catalog, self._store.local_describer, _told(progress))
             if rebuild and not switched:
-                self._store.engine.rebuild(self._catalog)
-            self._store.engine.refresh(self._catalog, writing=True)
+                self._store.rebuild_indexes()
+            self._store.write_indexes()
             if local is not None:
                 report.local = self._local.index(local, progress)
         report.images = len(self)
@@ -138,8 +141,10 @@ class Gallery:
         query: Query,
         k: int = 10,
         *,
+        by: str = "auto",
         box: Box | None = None,
         where: Where | None = None,
+        min_probability: float = 0.0,
         expand: str | None = None,
         augment: bool = False,
         rerank: str | None = None,
@@ -148,23 +153,33 @@ class Gallery:
     ) -> SearchResult:
         """The k images most like a picture (path, bytes, PIL image, array), a descriptor or an image's id.
 
+        by: `auto`, descriptor and local features together, verified and with a probability; `global` or `local`, one
+        of them alone. A refiner makes it `global`. min_probability: hits below it are left out.
         box: x0, y0, x1, y1 in pixels of the picture as it is shown. where: conditions on metadata, such as
         "year>=1990" or {"label": "tower"}; all must hold. An id finds itself. expand, rerank: names of
         `tessera.refiners`. What they could not do is noted. augment: score the best hits by their descriptors joined
         with those of their neighbours in the gallery. rerank_timeout_s: stop comparing local features after so many
         seconds; the hits that are left keep their order. limits: what the picture may cost to decode.
         """
-        options = SearchOptions(k, parse_where(where), expand, augment, rerank, rerank_timeout_s)
-        (result,) = self._searcher.search([QueryPicture(query, box, limits)], options)
+        options = SearchOptions(
+            k, by, parse_where(where), expand, augment, rerank, rerank_timeout_s, min_probability=min_probability
+        )
+        return self.search_picture(QueryPicture(query, box, limits), options)
+
+    def search_picture(self, query: QueryPicture, options: SearchOptions) -> SearchResult:
+        """As `search`, for what is prepared and checked already."""
+        (result,) = self._searcher.search([query], options)
         return result
 
-    def search_many(self, queries: Iterable[Query], k: int = 10, *, where: Where | None = None) -> list[SearchResult]:
+    def search_many(
+        self, queries: Iterable[Query], k: int = 10, *, by: str = "auto", where: Where | None = None
+    ) -> list[SearchResult]:
         """Search for many at once: all cores, one pass and one moment of the gallery, for a service or a script.
 
         queries: as `search` takes them; rows of an array Q D are descriptors. Every result has the time of all.
         """
         asked = [QueryPicture(query) for query in queries]
-        return self._searcher.search(asked, SearchOptions(k, parse_where(where))) if asked else []
+        return self._searcher.search(asked, SearchOptions(k, by, parse_where(where))) if asked else []
 
     def describe(self, query: Query, *, box: Box | None = None) -> npt.NDArray[np.float32]:
         """The descriptor, D, that `search` would use."""
@@ -178,7 +193,7 @@ class Gallery:
         """
         with self._store.write():
             stored = store_described(self._store, images)
-            self._store.engine.refresh(self._catalog, writing=True)
+            self._store.write_indexes()
         return stored
 
     def remove(self, paths: PathOrId | Iterable[PathOrId]) -> int:
@@ -197,7 +212,7 @@ class Gallery:
                         raise GalleryError(f"The gallery does not hold {what}. Nothing was removed.")
                     ids.update(found)
                 removed = batch.remove(sorted(ids))
-            self._store.engine.refresh(self._catalog, writing=True)
+            self._store.write_indexes()
         return removed
 
     def stats(self) -> dict[str, Any]:
@@ -207,6 +222,10 @@ class Gallery:
             images, contents = snapshot.searchable, snapshot.count_contents()
             stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
             generation, failed = snapshot.generation, snapshot.count_failed()
+            local: dict[str, Any] = {"images": 0, "bytes": 0}
+            if snapshot.has_local_features:
+                count, size = snapshot.count_local_features(self._store.local_describer.model.fingerprint)
+                local = {"images": count, "bytes": size, "index": self._store.postings.describe()}
         files = [path for path in self.path.glob(f"{CATALOG_NAME}*") if path.is_file()]
         return {
             "gallery": str(self.path),
@@ -217,6 +236,7 @@ class Gallery:
             "generation": generation,
             "catalog_bytes": sum(path.stat().st_size for path in files),
             "index": self._store.engine.describe(),
+            "local_features": local,
         }
 
     def check(self, *, repair: bool = False) -> CheckReport:
@@ -317,6 +337,10 @@ class Gallery:
 
     def __repr__(self) -> str:
         return f"Gallery({str(self.path)!r})"
+
+
+def _told(progress: ProgressCallback | None) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(IndexProgress(done, total, 0))
 
 
 def _ids_of(snapshot: Snapshot, item: PathOrId) -> list[int]:

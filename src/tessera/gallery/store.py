@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +25,10 @@ from tessera.gallery.catalog.lock import LOCK_NAME, writer_lock
 from tessera.gallery.catalog.paths import printable
 from tessera.gallery.catalog.snapshot import Snapshot
 from tessera.gallery.engines.engine import Engine, Shown, open_engine, parse_engine
+from tessera.gallery.engines.postings_index import FOLDER as POSTINGS_FOLDER
+from tessera.gallery.engines.postings_index import PostingsIndex
 from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.ingest.local_features import LocalDescriber
 from tessera.gallery.view import View
 from tessera.models.bundle import DEFAULT_MODEL
 from tessera.storage import storage_error
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
 _MAKING_S, _BETWEEN_TRIES_S = 2.0, 0.02  # whoever opens a gallery while another process makes it waits so long
 LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
-_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", LOCAL_NAME)
+_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", LOCAL_NAME, POSTINGS_FOLDER)
 
 
 class Store:
@@ -64,6 +68,7 @@ class Store:
         self._writing, self._opening = threading.RLock(), threading.RLock()
         self._describer = None if self._asked_model is None else self._describe_by(self._asked_model)
         self._engine: Engine | None = None
+        self._postings: PostingsIndex | None = None
         self._open(None if engine is None else absolute_engine(engine), create=create)
 
     def _open(self, engine: str | None, *, create: bool) -> None:
@@ -207,7 +212,13 @@ class Store:
             if shown.generation != self.catalog.generation():
                 self._reload(engine)
             return
+        self._catch_up(engine)
+
+    def _catch_up(self, engine: Engine) -> None:
         engine.refresh(self.catalog)
+        with self.catalog.read() as snapshot:
+            if snapshot.has_local_features:
+                self.postings.refresh(snapshot)
         self._save(engine)
 
     def _reload(self, engine: Engine) -> None:
@@ -215,8 +226,7 @@ class Store:
 
         def catch_up() -> None:
             try:
-                engine.refresh(self.catalog)
-                self._save(engine)
+                self._catch_up(engine)
             finally:
                 self._reloading.release()
 
@@ -228,7 +238,7 @@ class Store:
         if engine.worth_saving and self._writing.acquire(blocking=False):
             try:
                 with contextlib.suppress(GalleryLockedError, StorageError), writer_lock(self.path):
-                    engine.refresh(self.catalog, writing=True)
+                    self.write_indexes()
             finally:
                 self._writing.release()
 
@@ -238,6 +248,36 @@ class Store:
             f"The gallery {printable(self.path)} is empty{unread}. "
             "Add pictures with `tessera index PHOTOS`, then search again."
         )
+
+    @cached_property
+    def local_describer(self) -> LocalDescriber:
+        """What makes the local features of pictures; opened when it is needed."""
+        return LocalDescriber()
+
+    @property
+    def postings(self) -> PostingsIndex:
+        with self._opening:
+            if self._postings is None:
+                model = self.local_describer.model
+                self._postings = PostingsIndex(self.path, model.num_words, model.fingerprint)
+            return self._postings
+
+    def refresh_postings(self, snapshot: Snapshot) -> None:
+        """Let the inverted file catch up with a search's view; in the background, where it has something already."""
+        postings = self.postings
+        if self._in_background and postings.shows_model_of(snapshot):
+            return  # `refresh`, which follows every change, brings it up to date
+        postings.refresh(snapshot)
+
+    def write_indexes(self) -> None:
+        """Bring what is derived from the catalogue up to date on disk, by the one writer."""
+        self.engine.refresh(self.catalog, writing=True)
+        self.postings.save(self.catalog)
+
+    def rebuild_indexes(self) -> None:
+        """Make everything that is derived from the catalogue anew, by the one writer."""
+        self.engine.rebuild(self.catalog)
+        self.postings.rebuild(self.catalog)
 
     @property
     def describer(self) -> Describer:

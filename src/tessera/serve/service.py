@@ -137,6 +137,8 @@ class GalleryService:
         query: Query,
         *,
         k: int,
+        by: str = "auto",
+        min_probability: float = 0.0,
         box: Box | None = None,
         where: list[str] | None = None,
         expand: str | None = None,
@@ -148,6 +150,8 @@ class GalleryService:
             result = self.gallery.search(
                 query,
                 k,
+                by=by,
+                min_probability=min_probability,
                 box=box,
                 where=where or None,
                 expand=expand,
@@ -166,21 +170,26 @@ class GalleryService:
         return self._answer(result)
 
     def search_ids(self, ids: list[int], *, k: int, where: tuple[str, ...]) -> list[dict[str, Any] | Exception]:
-        """Searches by several pictures of the gallery, made as one; for each its answer, or why there is none."""
+        """Searches by descriptors of several pictures of the gallery, made as one; for each its answer, or why not."""
         if len(ids) > 1:
             with contextlib.suppress(TesseraError):  # an id that is unknown must not spoil the others: each by itself
-                return [self._answer(result) for result in self.gallery.search_many(ids, k, where=where or None)]
+                return [
+                    self._answer(result)
+                    for result in self.gallery.search_many(ids, k, by="global", where=where or None)
+                ]
         answers: list[dict[str, Any] | Exception] = []
         for image_id in ids:
             try:
-                answers.append(self.search(image_id, k=k, where=list(where)))
+                answers.append(self.search(image_id, k=k, by="global", where=list(where)))
             except (TesseraError, ProblemError) as error:
                 answers.append(error)
         return answers
 
     def _answer(self, result: SearchResult) -> dict[str, Any]:
-        results = [{"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(hit)} for hit in result]
-        return {"results": results, "timing_ms": result.timing_ms, "note": " ".join(result.notes)}
+        shown = ("rank", "score", "probability", "verified", "inliers")
+        results = [{key: getattr(hit, key) for key in shown} | self._image(hit) for hit in result]
+        said = {"timing_ms": result.timing_ms, "certain": result.certain, "note": " ".join(result.notes)}
+        return {"results": results, **said}
 
     def browse(self, *, after: int, limit: int, where: list[str]) -> dict[str, Any]:
         records = self.gallery.images(after_id=after, limit=limit, where=where or None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,10 +26,16 @@ class Batch(Snapshot):
     def finish(self) -> None:
         # Last of all: what one image gave up, another of the same batch may have taken.
         for content_id in self._released:
-            self._connection.execute(
-                "DELETE FROM contents WHERE id = ? AND NOT EXISTS (SELECT 1 FROM images WHERE content_id = ?)",
+            gone = self._connection.execute(
+                "DELETE FROM contents WHERE id = ? AND NOT EXISTS (SELECT 1 FROM images WHERE content_id = ?) "
+                "RETURNING hash",
                 (content_id, content_id),
-            )
+            ).fetchone()
+            if gone is not None:
+                self._connection.execute(
+                    "DELETE FROM local_features WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM contents WHERE hash = ?)",
+                    (gone[0], gone[0]),
+                )
         if self.changed:
             self.set("generation", self._next_generation)
         if self._arrived:
@@ -48,6 +55,19 @@ class Batch(Snapshot):
         content_id = self.find_content(content_hash, fingerprint)
         assert content_id is not None
         return content_id
+
+    def add_local_features(self, content_hash: bytes, fingerprint: str, features: bytes) -> None:
+        """Store the compact local features of a content; those already there stay."""
+        self._connection.execute(
+            "INSERT OR IGNORE INTO local_features (hash, fingerprint, checksum, features) VALUES (?, ?, ?, ?)",
+            (content_hash, fingerprint, zlib.crc32(features), features),
+        )
+        self.changed = True
+
+    def drop_local_features(self, ids: Iterable[int]) -> None:
+        """Forget local features by their own ids: damaged ones, which are to be made again."""
+        self._connection.executemany("DELETE FROM local_features WHERE id = ?", [(int(row),) for row in ids])
+        self.changed = True
 
     def put_image(
         self,
@@ -131,6 +151,7 @@ class Batch(Snapshot):
             "(SELECT content_id FROM images WHERE content_id IS NOT NULL)",
             (fingerprint,),
         )
+        self._connection.execute("DELETE FROM local_features WHERE hash NOT IN (SELECT hash FROM contents)")
         self._connection.execute("DELETE FROM removals")
         self.set("removals_since", self._next_generation)
         self.set("fingerprint", fingerprint)

@@ -13,7 +13,7 @@ from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.schema import connect, prepare, translated_errors
 from tessera.storage import sync_folder
 
-_TABLES = ("settings", "contents", "images")
+_TABLES = ("settings", "contents", "images", "local_features")
 _STEP = 256
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 

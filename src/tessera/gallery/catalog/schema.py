@@ -1,7 +1,8 @@
 """The catalogue's tables, their versions, and what an SQLite error means to a person.
 
-Two tables of rows: `images`, small, one a path, and `contents`, one a distinct file content and model, with the
-descriptor. Walking over a million paths therefore reads no descriptor, and two copies of a photo share one.
+Three tables of rows: `images`, small, one a path; `contents`, one a distinct file content and model, with the
+descriptor; `local_features`, one a content and system of local features. Walking over a million paths therefore reads
+no descriptor, two copies of a photo share one, and another model leaves the local features as they are.
 
 An id never changes its descriptor: a changed file gets a new id, and an id is never given twice. An index that knows
 the last id it holds and the removals since its generation can therefore catch up without comparing anything.
@@ -48,6 +49,15 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "INSERT INTO settings VALUES ('generation', 0), ('removals_since', 0), ('searchable', 0)",
     ),
     ("CREATE INDEX images_failed ON images (id) WHERE state = 'failed'",),
+    (
+        """CREATE TABLE local_features (
+            id INTEGER PRIMARY KEY,
+            hash BLOB NOT NULL,
+            fingerprint TEXT NOT NULL,
+            checksum INTEGER NOT NULL,
+            features BLOB NOT NULL,
+            UNIQUE (hash, fingerprint))""",
+    ),
 ]
 # Both say the disk is full: the second is what a quota or a file-size limit gives.
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}

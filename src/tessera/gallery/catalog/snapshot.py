@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,10 @@ Descriptors = npt.NDArray[np.float16]
 
 _VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
 _STREAM_ROWS = 256  # half a megabyte of descriptors
+_FEATURES = (
+    "SELECT images.id, made.features FROM images JOIN contents ON contents.id = images.content_id "
+    "JOIN local_features AS made ON made.hash = contents.hash AND made.fingerprint = ?"
+)
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,16 @@ class Snapshot:
         while rows := cursor.fetchmany(65536):
             yield np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
+    def spread_ids(self, count: int) -> Ids:
+        """About so many searchable ids, spread evenly over all."""
+        step = max(1, self.searchable // max(count, 1))
+        rows = self._connection.execute(
+            "SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS place FROM images WHERE state = 'ok') "
+            "WHERE place % ? = 0",
+            (step,),
+        )
+        return np.fromiter((row[0] for row in rows), np.int64)[:count]
+
     def stream_descriptors(self, after_id: int = 0) -> Iterator[tuple[Ids, Descriptors]]:
         """Ids, ascending, and descriptors (N D) in pieces small enough to forget."""
         cursor = self._connection.execute(
@@ -182,6 +197,52 @@ class Snapshot:
             )
             found.update((row[0], decode_descriptors([row[1]])[0]) for row in rows)
         return found
+
+    def local_features(self, ids: Sequence[int], fingerprint: str) -> dict[int, bytes]:
+        """The compact local features of each of these images that has them."""
+        found: dict[int, bytes] = {}
+        for start in range(0, len(ids), _VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+            found.update(
+                self._connection.execute(f"{_FEATURES} WHERE images.id IN ({_marks(len(part))})", [fingerprint, *part])
+            )
+        return found
+
+    def stream_local_features(self, fingerprint: str, after_id: int = 0) -> Iterator[list[tuple[int, bytes]]]:
+        """Ids, ascending, and compact local features in pieces; an image without them is left out."""
+        cursor = self._connection.execute(
+            f"{_FEATURES} WHERE images.id > ? ORDER BY images.id", (fingerprint, after_id)
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            yield rows
+
+    def stream_lacking_features(self, fingerprint: str) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The path and the content's hash, in pieces, of an image of each content that has no local features."""
+        cursor = self._connection.execute(
+            "SELECT min(images.path), contents.hash FROM images JOIN contents ON contents.id = images.content_id "
+            "WHERE NOT EXISTS (SELECT 1 FROM local_features AS made WHERE made.hash = contents.hash "
+            "AND made.fingerprint = ?) GROUP BY contents.hash",
+            (fingerprint,),
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            yield rows
+
+    def count_local_features(self, fingerprint: str) -> tuple[int, int]:
+        """How many contents have local features, and their bytes."""
+        row = self._connection.execute(
+            "SELECT count(*), coalesce(sum(length(features)), 0) FROM local_features WHERE fingerprint = ?",
+            (fingerprint,),
+        ).fetchone()
+        return int(row[0]), int(row[1])
+
+    @property
+    def has_local_features(self) -> bool:
+        return self._connection.execute("SELECT 1 FROM local_features LIMIT 1").fetchone() is not None
+
+    def damaged_local_features(self) -> list[int]:
+        """The local features, by their own ids, that are not what was stored."""
+        rows = self._connection.execute("SELECT id, checksum, features FROM local_features")
+        return [row[0] for row in rows if zlib.crc32(row[2]) != row[1]]
 
     def stream_under(self, root: bytes, *, searchable: bool = False) -> Iterator[tuple[int, bytes]]:
         """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file.

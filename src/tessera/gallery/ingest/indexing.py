@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,6 +20,7 @@ from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.paths import from_blob
 from tessera.gallery.catalog.snapshot import CatalogEntry
 from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.ingest.local_features import LocalDescriber
 from tessera.gallery.ingest.plan import Plan, make_plan
 from tessera.gallery.ingest.reading import ReadFile, loader_source, read_ahead
 from tessera.gallery.ingest.sources import FoundFile, Source, find_files, look_at, refuse_missing
@@ -49,6 +51,7 @@ class IndexRun:
         self,
         catalog: Catalog,
         describer: Describer,
+        local: LocalDescriber,
         *,
         progress: ProgressCallback | None = None,
         limits: Limits = DEFAULT_LIMITS,
@@ -57,11 +60,13 @@ class IndexRun:
         self.report = IndexReport()
         self._catalog = catalog
         self._describer = describer
+        self._local = local
         self._progress = progress
         self._limits = limits
         self._ray = ray
         self._outcomes: list[_Outcome] = []
         self._fresh: dict[bytes, Extraction] = {}  # described, not yet stored
+        self._features: dict[bytes, Future[bytes]] = {}  # local features of these, by hash
         self._stored_at = time.monotonic()
         self._done = self._total = 0
 
@@ -137,6 +142,7 @@ class IndexRun:
                 else:
                     if read.content_hash is not None:
                         copies[read.content_hash] = []
+                        self._features[read.content_hash] = self._local.submit(loader_source(read), self._limits)
                     sent.append(read)
                     yield loader_source(read)
 
@@ -176,7 +182,9 @@ class IndexRun:
     def _store_images(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
         if outcomes:
+            features = self._finished_features(outcomes)
             with self._catalog.write() as batch:
+                self._store_features(batch, features)
                 known = batch.lookup([outcome.read.found.path for outcome in outcomes])
                 for outcome in outcomes:
                     batch.put_image(
@@ -194,10 +202,27 @@ class IndexRun:
     def _store_contents(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
         if outcomes:
+            features = self._finished_features(outcomes)
             with self._catalog.write() as batch:
+                self._store_features(batch, features)
                 for outcome in outcomes:
                     self._content_of(batch, outcome)
         self._stored(len(outcomes))
+
+    def _finished_features(self, outcomes: Sequence[_Outcome]) -> dict[bytes, bytes]:
+        """The local features of what was described, waited for before the catalogue is locked."""
+        finished: dict[bytes, bytes] = {}
+        for outcome in outcomes:
+            making = self._features.pop(outcome.read.content_hash or b"", None)
+            if making is not None and outcome.extraction is not None and outcome.read.content_hash is not None:
+                finished[outcome.read.content_hash] = making.result()
+            elif making is not None:
+                making.cancel()
+        return finished
+
+    def _store_features(self, batch: Batch, features: dict[bytes, bytes]) -> None:
+        for content_hash, made in features.items():
+            batch.add_local_features(content_hash, self._local.model.fingerprint, made)
 
     def _content_of(self, batch: Batch, outcome: _Outcome) -> int | None:
         extraction = outcome.extraction
