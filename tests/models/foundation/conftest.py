@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Original:
     hidden: Callable[[nn.Module, Tensor], Tensor] = lambda model, images: model(images).last_hidden_state
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    untold: Mapping[str, str] = field(default_factory=dict)  # the activation, by layouts that cannot tell it
 
     def descriptor(self, images: Tensor) -> Tensor:
         """images: B 3 H W, normalised. Returns B D of unit norm."""
@@ -87,6 +89,16 @@ def interpolated(model: nn.Module, images: Tensor) -> Tensor:
     return model.visual_projection(output) if hasattr(model, "visual_projection") else output
 
 
+def normed(model: nn.Module, images: Tensor) -> Tensor:
+    """CLIP norms its class token alone; as a map its patches are normed, too."""
+    tower = model.vision_model
+    return tower.post_layernorm(tower(images, interpolate_pos_encoding=True).last_hidden_state)
+
+
+def interpolated_patches(model: nn.Module, images: Tensor) -> Tensor:
+    return model.vision_model(images, interpolate_pos_encoding=True).last_hidden_state
+
+
 def renamed(state: dict[str, Tensor], *pairs: tuple[str, str]) -> dict[str, Tensor]:
     result = {}
     for key, value in state.items():
@@ -129,6 +141,104 @@ def dinov2_original(state: dict[str, Tensor]) -> dict[str, Tensor]:
     )
 
 
+def clip_original(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """OpenCLIP's names, with a text tower beside the image tower."""
+    image = {key.removeprefix("vision_model."): value for key, value in state.items() if "text" not in key}
+    image.pop("logit_scale")
+    image["proj"] = image.pop("visual_projection.weight").T.contiguous()
+    image = fused(image, ("q_proj", "k_proj", "v_proj"), "in_proj_")
+    image = renamed(
+        image,
+        ("embeddings.class_embedding", "class_embedding"),
+        ("embeddings.patch_embedding", "conv1"),
+        ("embeddings.position_embedding.weight", "positional_embedding"),
+        ("pre_layrnorm", "ln_pre"),
+        ("post_layernorm", "ln_post"),
+        ("encoder.layers.", "transformer.resblocks."),
+        ("self_attn.", "attn."),
+        ("layer_norm", "ln_"),
+        ("mlp.fc1", "mlp.c_fc"),
+        ("mlp.fc2", "mlp.c_proj"),
+    )
+    words = {"token_embedding.weight": torch.zeros(30, 16), "transformer.resblocks.0.ln_1.weight": torch.ones(16)}
+    words |= {
+        "positional_embedding": torch.zeros(7, 16),
+        "ln_final.weight": torch.ones(16),
+        "logit_scale": torch.ones(()),
+    }
+    return {**{f"visual.{key}": value for key, value in image.items()}, **words, "text_projection": torch.ones(16, 24)}
+
+
+def siglip_original(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The names of timm's tower inside OpenCLIP."""
+    image = {key.removeprefix("vision_model."): value for key, value in state.items() if "text" not in key}
+    image = {key: value for key, value in image.items() if not key.startswith("logit")}
+    width = image["head.probe"].shape[-1]
+    for kind in ("weight", "bias"):
+        packed = image.pop(f"head.attention.in_proj_{kind}")
+        image[f"attn_pool.q.{kind}"], image[f"attn_pool.kv.{kind}"] = packed[:width].clone(), packed[width:].clone()
+    image = fused(image, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attn.qkv.")
+    image["embeddings.position_embedding.weight"] = image["embeddings.position_embedding.weight"][None]
+    image = renamed(
+        image,
+        ("embeddings.patch_embedding", "patch_embed.proj"),
+        ("embeddings.position_embedding.weight", "pos_embed"),
+        ("encoder.layers.", "blocks."),
+        ("self_attn.out_proj", "attn.proj"),
+        ("layer_norm", "norm"),
+        ("post_layernorm", "norm"),
+        ("head.probe", "attn_pool.latent"),
+        ("head.attention.out_proj", "attn_pool.proj"),
+        ("head.layernorm", "attn_pool.norm"),
+        ("head.mlp", "attn_pool.mlp"),
+    )
+    words = {
+        "text.token_embedding.weight": torch.zeros(30, 16),
+        "logit_scale": torch.ones(()),
+        "logit_bias": torch.ones(()),
+    }
+    return {**{f"visual.trunk.{key}": value for key, value in image.items()}, **words}
+
+
+def dinov3_original(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With the periods of its rotary positions, and a key bias that a mask silences."""
+    state = fused(state, ("attention.q_proj", "attention.k_proj", "attention.v_proj"), "attn.qkv.")
+    state = renamed(
+        state,
+        ("embeddings.patch_embeddings", "patch_embed.proj"),
+        ("embeddings.register_tokens", "storage_tokens"),
+        ("embeddings.", ""),
+        ("layer.", "blocks."),
+        ("attention.o_proj", "attn.proj"),
+        ("layer_scale1.lambda1", "ls1.gamma"),
+        ("layer_scale2.lambda1", "ls2.gamma"),
+        ("mlp.gate_proj", "mlp.w1"),
+        *((("mlp.up_proj", "mlp.w2"), ("mlp.down_proj", "mlp.w3")) if "layer.0.mlp.gate_proj.weight" in state else ()),
+        ("mlp.up_proj", "mlp.fc1"),
+        ("mlp.down_proj", "mlp.fc2"),
+    )
+    for key in [key for key in state if key.endswith("qkv.bias")]:
+        mask = torch.ones_like(state[key])
+        third = len(mask) // 3
+        mask[third : 2 * third] = 0
+        state[f"{key}_mask"] = mask
+        state[key] = torch.where(mask == 0, 7.0, state[key])
+    return {**state, "rope_embed.periods": 100 ** torch.arange(0, 1, 4 / 64)}
+
+
+def convnext_original(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    moved = {re.sub(r"stages\.(\d)\.downsample_layers", r"downsample_layers.\1", key): state[key] for key in state}
+    renamed_state = renamed(
+        moved,
+        (".layers.", "."),
+        ("depthwise_conv", "dwconv"),
+        ("pointwise_conv", "pwconv"),
+        (".layer_norm", ".norm"),
+        ("layer_norm", "norm"),
+    )
+    return {**renamed_state, "norms.3.weight": renamed_state["norm.weight"], "norms.3.bias": renamed_state["norm.bias"]}
+
+
 def _randomise(model: nn.Module) -> nn.Module:
     """Every parameter away from the zeros and ones that it starts with."""
     generator = torch.Generator().manual_seed(0)
@@ -146,18 +256,55 @@ def _build_dinov2(registers: bool, gated: bool) -> Original:
     return Original(name, _randomise(model), 14, pooled, dinov2_original)
 
 
+def _build_clip(activation: str) -> Original:
+    """OpenCLIP's own files have GELU; OpenAI's have the quick one, which no tensor tells."""
+    config = transformers.CLIPConfig(
+        text_config={**TEXT, "projection_dim": 24},
+        vision_config={**TOWER, "hidden_act": activation, "projection_dim": 24},
+        projection_dim=24,
+    )
+    mean, std = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+    model = _randomise(transformers.CLIPModel(config))
+    untold = {"original" if activation == "quick_gelu" else "single": activation}
+    return Original("clip", model, 16, interpolated, clip_original, normed, mean, std, untold)
+
+
+def _build_siglip() -> Original:
+    config = transformers.SiglipConfig(text_config={**TEXT, "projection_size": 128}, vision_config=TOWER)
+    half = (0.5, 0.5, 0.5)
+    model = _randomise(transformers.SiglipModel(config))
+    return Original("siglip", model, 16, interpolated, siglip_original, interpolated_patches, half, half)
+
+
+def _build_dinov3(gated: bool) -> Original:
+    shape = {**VIT, "intermediate_size": 96, "num_register_tokens": 4, "image_size": 48, "patch_size": 16}
+    config = transformers.DINOv3ViTConfig(**shape, use_gated_mlp=gated, hidden_act="silu" if gated else "gelu")
+    return Original("dinov3", _randomise(transformers.DINOv3ViTModel(config)), 16, pooled, dinov3_original)
+
+
+def _build_convnext() -> Original:
+    config = transformers.DINOv3ConvNextConfig(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1])
+    model = _randomise(transformers.DINOv3ConvNextModel(config))
+    return Original("dinov3-convnext", model, 32, pooled, convnext_original)
+
+
 BUILDERS: dict[str, Callable[[], Original]] = {
     "dinov2": lambda: _build_dinov2(registers=False, gated=False),
     "dinov2-reg": lambda: _build_dinov2(registers=True, gated=False),
     "dinov2-swiglu": lambda: _build_dinov2(registers=False, gated=True),
     "dinov2-reg-swiglu": lambda: _build_dinov2(registers=True, gated=True),
+    "clip": lambda: _build_clip("quick_gelu"),
+    "openclip": lambda: _build_clip("gelu"),
+    "siglip": _build_siglip,
+    "dinov3": lambda: _build_dinov3(gated=False),
+    "dinov3-gated": lambda: _build_dinov3(gated=True),
+    "dinov3-convnext": _build_convnext,
 }
 
 
 @pytest.fixture(scope="session", params=list(BUILDERS))
-def original(request: pytest.FixtureRequest) -> Iterator[Original]:
-    torch.manual_seed(0)
-    yield BUILDERS[request.param]()
+def original(request: pytest.FixtureRequest) -> Original:
+    return BUILDERS[request.param]()
 
 
 @pytest.fixture(scope="session")

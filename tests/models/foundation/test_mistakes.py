@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,68 @@ def test_options_of_one_kind_of_file_are_refused_for_another(folder: Path, tmp_p
 def test_heads_that_do_not_divide_the_channels_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="128 channels, which 3 heads do not divide"):
         convert_checkpoint(folder, tmp_path / "bundle", heads=3)
+
+
+@pytest.mark.parametrize("kind", ["CLIPTextModel", "SiglipTextModel"])
+def test_a_text_tower_alone_is_refused(kind: str, tmp_path: Path) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{kind.removesuffix('Model')}Config")
+    text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text |= {"vocab_size": 30, "bos_token_id": 1, "eos_token_id": 2}
+    getattr(transformers, kind)(config(**text)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="is a text tower: it reads words, not images"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_naflex_network_is_refused(tmp_path: Path) -> None:
+    import transformers
+
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Siglip2VisionConfig(**shape, patch_size=16, num_patches=4)
+    transformers.Siglip2VisionModel(config).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="is a NaFlex network, which takes patches and masks"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_torchscript_archive_is_refused(tmp_path: Path) -> None:
+    """OpenAI gave CLIP as programs; nothing of a program is run."""
+    path = tmp_path / "ViT-B-32.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(torch.nn.Linear(2, 2)).save(str(path))
+    with pytest.raises(CheckpointError, match="it is a TorchScript archive, a program and not only weights"):
+        load_checkpoint(path)
+
+
+def test_what_a_lone_file_cannot_tell_is_assumed_aloud_and_can_be_set(build_original: Build, tmp_path: Path) -> None:
+    path = build_original("clip").save_original(tmp_path)
+    assumed = convert_checkpoint(path, tmp_path / "bundle").card
+    assert assumed.provenance["assumed"] == {"heads": 2, "activation": "gelu"}
+    told = convert_checkpoint(path, tmp_path / "bundle", heads=4, activation="quick_gelu").card
+    assert told.provenance["assumed"] == {}
+    shape = told.architecture["config"]["shape"]
+    assert (shape["heads"], shape["activation"]) == (4, "quick_gelu")
+    with pytest.raises(CheckpointError, match="has the activation 'relu', which is not known"):
+        convert_checkpoint(path, tmp_path / "bundle", activation="relu")
+
+
+def test_openclips_settings_beside_its_file_are_obeyed(build_original: Build, tmp_path: Path) -> None:
+    path = build_original("clip").save_original(tmp_path)
+    settings = {
+        "model_cfg": {"embed_dim": 24, "quick_gelu": True, "vision_cfg": {"width": 128, "head_width": 32}},
+        "preprocess_cfg": {"mean": [0.4, 0.5, 0.6], "std": [0.1, 0.2, 0.3]},
+    }
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(settings))
+    card = convert_checkpoint(path, tmp_path / "bundle").card
+    shape = card.architecture["config"]["shape"]
+    assert (shape["heads"], shape["activation"]) == (4, "quick_gelu") and card.provenance["assumed"] == {}
+    assert card.preprocessing.mean == (0.4, 0.5, 0.6) and card.preprocessing.std == (0.1, 0.2, 0.3)
+
+
+def test_rotary_periods_of_another_base_are_refused(build_original: Build, tmp_path: Path) -> None:
+    path = build_original("dinov3").save_original(tmp_path)
+    state = torch.load(path, weights_only=True)
+    torch.save({**state, "rope_embed.periods": state["rope_embed.periods"] * 2}, path)
+    with pytest.raises(CheckpointError, match="rotary periods other than 100"):
+        load_checkpoint(path)

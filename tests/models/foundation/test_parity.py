@@ -28,7 +28,8 @@ def photo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("layout", ["folder", "single", "original"])
 def test_every_layout_gives_the_originals_descriptor_at_every_size(original: Any, layout: str, tmp_path: Path) -> None:
-    network = load_checkpoint(getattr(original, f"save_{layout}")(tmp_path))
+    path = getattr(original, f"save_{layout}")(tmp_path)
+    network = load_checkpoint(path, activation=original.untold.get(layout))
     generator = torch.Generator().manual_seed(1)
     for height, width in GRIDS:
         images = torch.randn(2, 3, height * original.multiple, width * original.multiple, generator=generator)

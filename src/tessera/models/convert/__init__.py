@@ -76,12 +76,12 @@ def _convert_foundation(
     return export_bundle(network, output, card)
 
 
-def load_checkpoint(path: str | Path) -> Network:
+def load_checkpoint(path: str | Path, *, heads: int | None = None, activation: str | None = None) -> Network:
     """The network of a checkpoint, in evaluation mode, without a bundle on the way."""
     checkpoint = read_checkpoint(Path(path))
     foundation = recognise_foundation(checkpoint)
     if foundation is not None:
-        return build_foundation_file(foundation)
+        return build_foundation_file(foundation.told(heads=heads, activation=activation))
     return _build(checkpoint, recognise(checkpoint))
 
 

@@ -17,6 +17,7 @@ from tessera.models.convert.settings import Settings, read_settings
 
 _ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "swiglu"}
 _HEAD_CHANNELS = 64
+_OPENAI_MARK = "input_resolution"  # a number that OpenAI's own CLIP files hold, and OpenCLIP's do not
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ def read_shape(file: FoundationFile) -> Shape:
         projection=0 if projection is None else projection.numel() // width,
         **given,
     )
-    if file.layout.name == "CLIP or OpenCLIP" and "input_resolution" in file.checkpoint.state:
-        shape = replace(shape, activation="quick_gelu")  # OpenAI's own files, which have this number in them
+    if settings.activation is None and _OPENAI_MARK in file.checkpoint.state:
+        shape = replace(shape, activation="quick_gelu")
     shape = replace(shape, **settings.numbers)
     _check_settings(file, shape)
     return shape
@@ -132,8 +133,7 @@ def assumptions(file: FoundationFile, shape: Shape) -> dict[str, Any]:
     if isinstance(shape, ConvNeXtShape):
         return {}
     assumed: dict[str, Any] = {} if file.settings.heads else {"heads": shape.heads}
-    known = file.settings.activation is not None or "activation" in file.layout.given or shape.activation == "swiglu"
-    if file.family == "clip" and not known:
+    if file.family == "clip" and file.settings.activation is None and _OPENAI_MARK not in file.checkpoint.state:
         assumed["activation"] = shape.activation
     return assumed
 
