@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError, UsageError
-from tessera.models.bundle import Bundle, ModelCard, Preprocessing
+from tessera.models.bundle import Bundle, ModelCard
 from tessera.models.convert.checkpoint import Checkpoint, read_checkpoint, weight_files
 from tessera.models.convert.formats import FORMATS, Format, backbone_of, recognise
-from tessera.models.convert.foundation import FoundationFile, assumptions, read_shape, recognise_foundation
+from tessera.models.convert.foundation import assumptions, read_shape, recognise_foundation
 from tessera.models.convert.learned import learned_whitenings, with_learned_whitening
 from tessera.models.convert.tensors import build_foundation_file
 from tessera.models.export import Network, export_bundle, make_card
@@ -35,13 +35,14 @@ def convert_checkpoint(
     pooling: str | None = None,
     heads: int | None = None,
     activation: str | None = None,
+    size: int | None = None,
 ) -> Bundle:
     """Recognise a checkpoint by its keys, check it key by key, and write a bundle.
 
     path: a file, or the folder of a Hugging Face model. name: of the model on its card; the output folder's by default.
     whitening: one of those that cirtorch learns after training and keeps in the file, as a last layer. The card's
     provenance lists what was there (`whitenings`). pooling, heads, activation: of a foundation model; the last two
-    where no config.json tells them.
+    where no config.json tells them. size: of pictures, on the card.
     """
     source = Path(path)
     checkpoint = read_checkpoint(source)
@@ -51,7 +52,12 @@ def convert_checkpoint(
         if whitening is not None:
             raise UsageError("--whitening is for cirtorch's files: this is a foundation model.")
         foundation = foundation.told(heads=heads, activation=activation)
-        return _convert_foundation(foundation, Path(output), name, pooling or "cls", provenance)
+        network: Network = build_foundation_file(foundation, pooling or "cls")
+        shape = read_shape(foundation)
+        provenance |= {"format": foundation.layout.name, "assumed": assumptions(foundation, shape)}
+        card = make_card(network, name or Path(output).name, provenance=provenance)
+        card = replace(card, preprocessing=replace(card.preprocessing, size=shape.size, scales=(1.0,)))
+        return export_bundle(network, output, _with_size(card, size))
     if pooling or heads or activation:
         raise UsageError("--pooling, --heads and --activation are for foundation models: this file is of another kind.")
     if known := list(learned_whitenings(checkpoint)):
@@ -62,18 +68,11 @@ def convert_checkpoint(
     network = _build(checkpoint, found)
     provenance["format"] = found.name
     card = make_card(network, name or Path(output).name, provenance=provenance)
-    return export_bundle(network, output, _with_normalisation(card, checkpoint))
+    return export_bundle(network, output, _with_size(_with_normalisation(card, checkpoint), size))
 
 
-def _convert_foundation(
-    file: FoundationFile, output: Path, name: str | None, pooling: str, provenance: dict[str, Any]
-) -> Bundle:
-    network = build_foundation_file(file, pooling)
-    shape = read_shape(file)
-    preprocessing = Preprocessing(mean=shape.mean, std=shape.std, size=shape.size, scales=(1.0,))
-    provenance = {**provenance, "format": file.layout.name, "assumed": assumptions(file, shape)}
-    card = make_card(network, name or output.name, provenance=provenance, preprocessing=preprocessing)
-    return export_bundle(network, output, card)
+def _with_size(card: ModelCard, size: int | None) -> ModelCard:
+    return card if size is None else replace(card, preprocessing=replace(card.preprocessing, size=size))
 
 
 def load_checkpoint(path: str | Path, *, heads: int | None = None, activation: str | None = None) -> Network:
