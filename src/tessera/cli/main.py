@@ -10,6 +10,7 @@ import typer
 
 from tessera import __version__
 from tessera.cli import (
+    adapt,
     bench,
     check,
     convert,
@@ -68,6 +69,7 @@ app.command("export")(export.export)
 app.command("train")(train.train)
 app.command("embed", epilog=embed.EXAMPLE)(embed.embed)
 app.command("models", epilog=models.EXAMPLE)(models.models)
+app.command("adapt", epilog=adapt.EXAMPLE)(adapt.adapt)
 app.command("convert", epilog=convert.EXAMPLE)(convert.convert)
 app.add_typer(evaluate.evaluate)
 app.add_typer(system.system)

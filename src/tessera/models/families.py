@@ -53,4 +53,13 @@ def _entries() -> Iterator[ModelEntry]:
         )
 
 
-FOUNDATIONS = tuple(_entries())
+ADAPTED = ModelEntry(
+    name="adapted",
+    summary="tokens over the map of any other network, fitted to one's own photos by `tessera adapt`",
+    paper="Wu et al., Learning Token-based Representation for Image Retrieval, AAAI 2022",
+    dim=384,
+    num_tokens=4,
+    target="tessera.models.adapted:build_adapted",
+    config_class="tessera.models.adapted:AdaptedConfig",
+)
+FOUNDATIONS = (*_entries(), ADAPTED)
