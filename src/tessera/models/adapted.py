@@ -7,7 +7,7 @@ from typing import Any
 
 from tessera.errors import ConfigError
 from tessera.models.backbones import Backbone, build_backbone
-from tessera.models.network import GlobalNetwork
+from tessera.models.global_network import GlobalNetwork
 from tessera.models.token import TokenConfig, TokenHead
 
 

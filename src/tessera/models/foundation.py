@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from tessera.models.backbones import Backbone, build_backbone, build_shape
 from tessera.models.backbones.shapes import ConvNeXtShape, ViTShape
-from tessera.models.network import EPS, GlobalNetwork, Head, check_size
+from tessera.models.global_network import EPS, GlobalNetwork, Head
+from tessera.models.network import check_size
 from tessera.models.pooling import EPS as GEM_EPS
 
 Summary = Literal["cls", "gem", "both"]

@@ -23,16 +23,18 @@ from tessera.errors import DataError, ImageError, ModelError
 from tessera.models.adapted import AdaptedConfig
 from tessera.models.bundle import Bundle
 from tessera.models.closed_form import fit_projection, fit_tokens
-from tessera.models.export import export_bundle, load_network, make_card
-from tessera.models.network import GlobalNetwork
+from tessera.models.global_network import GlobalNetwork
+from tessera.models.onnx_export import export_bundle, load_network, make_card
 from tessera.models.registry import build_model
 from tessera.models.token import TokenHead
 from tessera.train.verified_pairs import join_pairs, verified_pairs
 
 Array = NDArray[np.float32]
+Views = Sequence[Sequence[Pixels]]  # of each photo: whole, most of it, a part
+Prepare = Callable[[Pixels], torch.Tensor]  # an image as the network's input, 1 3 H W
 
 LEAST_PHOTOS = 16
-VIEWS = 3  # of a photo: whole, most of it, a part
+VIEWS = 3
 _CROPS = (
     TransformConfig(area=(0.5, 0.95), flip=0.0),
     TransformConfig(area=(0.15, 0.6), flip=0.0),
@@ -70,7 +72,11 @@ def adapt(
     settings = settings or AdaptSettings()
     base = load_base(bundle)
     views = read_views(photos, bundle.card.preprocessing.size, settings, progress)
-    features, negative = sample_features(base, views)
+
+    def prepare(image: Pixels) -> torch.Tensor:
+        return torch.from_numpy(bundle.card.preprocessing.normalise([image]))
+
+    features, negative = sample_features(base, views, prepare)
     config = AdaptedConfig(
         backbone=str(base.architecture["config"].get("backbone", "")),
         base=base.architecture,
@@ -78,11 +84,13 @@ def adapt(
         power=1.0 if negative else 3.0,
         dim=min(settings.dim, base.backbone.channels, len(views) * VIEWS - 1),
     )
-    network = build_model("adapted", **to_mapping(config))
+    network = cast(GlobalNetwork, build_model("adapted", **to_mapping(config)))
     network.backbone.load_state_dict(base.backbone.state_dict())
     network.eval()
-    pairs, measured = fit_head(network, views, features, settings)
-    figures = {"part finds its whole, photos not fitted to": {"before": measure(base, views), "after": measured}}
+    pairs, measured = fit_head(network, views, features, settings, prepare)
+    figures = {
+        "part finds its whole, photos not fitted to": {"before": measure(base, views, prepare), "after": measured}
+    }
     card = make_card(network, name or output.name)
     card = replace(
         card,
@@ -147,18 +155,18 @@ def _views(photo: Pixels, size: int, number: int, seed: int) -> Iterator[Pixels]
 
 
 @torch.inference_mode()
-def sample_features(network: GlobalNetwork, views: Sequence[Sequence[Pixels]]) -> tuple[Array, bool]:
+def sample_features(network: GlobalNetwork, views: Views, prepare: Prepare) -> tuple[Array, bool]:
     """Some local features of the whole photos that are fitted to, N C, and whether any is negative."""
     samples = []
     for whole in (photo[0] for number, photo in enumerate(views) if number % _HELD_OUT):
-        rows = network.backbone(_normalise(network, whole)).flatten(2)[0].T.numpy()
+        rows = network.backbone(prepare(whole)).flatten(2)[0].T.numpy()
         samples.append(rows[:: max(1, len(rows) // _POSITIONS)])
     features = np.concatenate(samples)
     return features, bool((features < 0).any())
 
 
 def fit_head(
-    network: GlobalNetwork, views: Sequence[Sequence[Pixels]], features: Array, settings: AdaptSettings
+    network: GlobalNetwork, views: Views, features: Array, settings: AdaptSettings, prepare: Prepare
 ) -> tuple[int, float]:
     """Set the tokenizer and W_g. Returns how many pairs were verified, and the measure of the result."""
     head = cast(TokenHead, network.head)
@@ -166,7 +174,7 @@ def fit_head(
         weight = fit_tokens(features, settings.num_tokens, settings.seed)
         cast(Any, head.tokenizer).weight.copy_(torch.from_numpy(weight))
     fitted = [number for number in range(len(views)) if number % _HELD_OUT]
-    tokens = _mean_tokens(network, [views[number] for number in fitted])  # N VIEWS C
+    tokens = _mean_tokens(network, [views[number] for number in fitted], prepare)  # N VIEWS C
     instances = np.arange(len(fitted))
     rows = tokens.reshape(-1, tokens.shape[-1])
     _set_projection(head, fit_projection(rows, np.repeat(instances, VIEWS), settings.num_tokens, head.dim))
@@ -175,15 +183,14 @@ def fit_head(
         pairs = verified_pairs([views[number][0] for number in fitted], _project(head, tokens[:, 0]))
         instances = join_pairs(len(fitted), pairs)
         _set_projection(head, fit_projection(rows, np.repeat(instances, VIEWS), settings.num_tokens, head.dim))
-    return len(pairs), measure(network, views)
+    return len(pairs), measure(network, views, prepare)
 
 
 @torch.inference_mode()
-def _mean_tokens(network: GlobalNetwork, views: Sequence[Sequence[Pixels]]) -> Array:
+def _mean_tokens(network: GlobalNetwork, views: Views, prepare: Prepare) -> Array:
     head = cast(TokenHead, network.head)
     means = [
-        [head.tokens(network.backbone(_normalise(network, view)))[0].mean(dim=1)[0].numpy() for view in photo]
-        for photo in views
+        [head.tokens(network.backbone(prepare(view)))[0].mean(dim=1)[0].numpy() for view in photo] for photo in views
     ]
     return np.array(means, dtype=np.float32)
 
@@ -202,16 +209,11 @@ def _project(head: TokenHead, means: Array) -> Array:
 
 
 @torch.inference_mode()
-def measure(network: GlobalNetwork, views: Sequence[Sequence[Pixels]]) -> float:
+def measure(network: GlobalNetwork, views: Views, prepare: Prepare) -> float:
     """How often a part finds its whole first, among the photos held out."""
     held_out = views[::_HELD_OUT]
     wholes, parts = (
-        np.concatenate([network(_normalise(network, photo[kind]))["descriptor"].numpy() for photo in held_out])
+        np.concatenate([network(prepare(photo[kind]))["descriptor"].numpy() for photo in held_out])
         for kind in (0, VIEWS - 1)
     )
     return float(((parts @ wholes.T).argmax(axis=1) == np.arange(len(held_out))).mean())
-
-
-def _normalise(network: GlobalNetwork, image: Pixels) -> torch.Tensor:
-    mean, std = (torch.tensor(values)[:, None, None] for values in (network.backbone.mean, network.backbone.std))
-    return ((torch.from_numpy(image.copy()).permute(2, 0, 1) / 255 - mean) / std)[None]

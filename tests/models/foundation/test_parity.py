@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from tessera.models.convert import convert_checkpoint, load_checkpoint
-from tessera.models.export import check_graph, load_network
+from tessera.models.onnx_export import check_graph, load_network
 
 GRIDS = ((3, 3), (4, 2), (7, 5), (1, 9), (1, 1))  # the first is the grid that the small originals were made with
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from tessera.models.bundle import IMAGENET_MEAN, IMAGENET_STD
+from tessera.models.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 Activation: TypeAlias = Literal["gelu", "gelu_tanh", "quick_gelu", "swiglu"]
 

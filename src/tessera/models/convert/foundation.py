@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.errors import CheckpointError
 from tessera.models.backbones.shapes import ConvNeXtShape, Shape, ViTShape
-from tessera.models.convert.checkpoint import Checkpoint
+from tessera.models.convert.foreign_checkpoint import Checkpoint
 from tessera.models.convert.layouts import LAYOUTS, Layout
 from tessera.models.convert.settings import Settings, read_settings
 

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import ModelError, UsageError
-from tessera.models.bundle import IMAGENET_MEAN, IMAGENET_STD, Bundle, ModelCard, Preprocessing
+from tessera.models.bundle import Bundle, ModelCard
 from tessera.models.convert.onnx_file import GraphInput, find_image, find_output, load_graph
+from tessera.models.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from tessera.storage import hash_file, write_atomically
 
 POWER = 3.0
@@ -70,7 +71,7 @@ def convert_onnx(
     folder.mkdir(parents=True, exist_ok=True)
     bundle = Bundle(folder, card)
     (folder / "model.json").unlink(missing_ok=True)
-    for stale in (bundle.weights_path, bundle.places_path):
+    for stale in (bundle.weights_path, bundle.position_contributions_path):
         stale.unlink(missing_ok=True)
     write_atomically(bundle.onnx_path, wrapped.SerializeToString())
     return Bundle.seal(folder, card)
