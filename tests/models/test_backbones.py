@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tessera.errors import CheckpointError, ConfigError, MissingExtraError
 from tessera.models.backbones import BACKBONES, build_backbone, imagenet_path
 from tessera.models.backbones.mobile import _SameConv2d
-from tessera.models.backbones.shapes import SHAPES, ViTShape
+from tessera.models.shapes import SHAPES, ViTShape
 
 TRANSFORMERS = [name for name, shape in SHAPES.items() if isinstance(shape, ViTShape)]
 LIGHT = ["resnet18", "resnet18-conv4", "efficientnet-lite0", "mobilenet-v2", "tiny"]

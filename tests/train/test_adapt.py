@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 from tessera.cli.main import app
 from tessera.errors import DataError, ModelError
 from tessera.extract.extractor import Extractor
-from tessera.models.backbones.shapes import ViTShape
 from tessera.models.bundle import Bundle
 from tessera.models.closed_form import fit_projection, fit_tokens
 from tessera.models.onnx_export import check_graph, export_bundle, load_network, make_card
 from tessera.models.preprocessing import Preprocessing
 from tessera.models.registry import build_model
+from tessera.models.shapes import ViTShape
 from tessera.train.adapt import AdaptSettings, adapt
 from tessera.train.verified_pairs import join_pairs, verified_pairs
 

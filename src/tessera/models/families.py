@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tessera.models.backbones.shapes import SHAPES, ViTShape
 from tessera.models.entry import ModelEntry
+from tessera.models.shapes import SHAPES
 
 # family: its usual size, what it is, its paper
 FAMILIES = {
@@ -40,13 +40,11 @@ FAMILIES = {
 
 def _entries() -> Iterator[ModelEntry]:
     for family, (backbone, summary, paper) in FAMILIES.items():
-        shape = SHAPES[backbone]
-        dim = shape.projection or shape.width if isinstance(shape, ViTShape) else shape.widths[-1]
         yield ModelEntry(
             name=family,
             summary=summary,
             paper=paper,
-            dim=dim,
+            dim=SHAPES[backbone].dim,
             target="tessera.models.foundation:build_foundation",
             config_class="tessera.models.foundation:FoundationConfig",
             config={"backbone": backbone},

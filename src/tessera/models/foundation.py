@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.models.backbones import Backbone, build_backbone, build_shape
-from tessera.models.backbones.shapes import ConvNeXtShape, ViTShape
 from tessera.models.global_network import EPS, GlobalNetwork, Head
 from tessera.models.network import check_size
 from tessera.models.pooling import EPS as GEM_EPS
+from tessera.models.shapes import ConvNeXtShape, ViTShape
 
 Summary = Literal["cls", "gem", "both"]
 

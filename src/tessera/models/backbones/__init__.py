@@ -16,10 +16,10 @@ from tessera.models.backbones.convnext import ConvNeXt
 from tessera.models.backbones.imagenet import imagenet_path
 from tessera.models.backbones.mobile import EfficientNetLite, EfficientNetLiteLevels, MobileNetV2
 from tessera.models.backbones.resnet import ResNet
-from tessera.models.backbones.shapes import SHAPES, ConvNeXtShape, Shape
 from tessera.models.backbones.timm import TimmBackbone
 from tessera.models.backbones.tiny import TinyBackbone
 from tessera.models.backbones.vit import VisionTransformer
+from tessera.models.shapes import SHAPES, ConvNeXtShape, Shape
 from tessera.registry import Registry
 
 __all__ = [

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tessera.models.backbones.base import Backbone
-from tessera.models.backbones.shapes import ConvNeXtShape
 from tessera.models.backbones.vit import PatchConv2d
+from tessera.models.shapes import ConvNeXtShape
 
 
 class ChannelNorm(nn.LayerNorm):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tessera.errors import ConfigError
 from tessera.models.backbones.base import Backbone
 from tessera.models.backbones.positions import resize_grid, rotary_angles, rotate
-from tessera.models.backbones.shapes import Activation, ViTShape
+from tessera.models.shapes import Activation, ViTShape
 
 
 class PatchConv2d(nn.Conv2d):
@@ -143,7 +143,7 @@ class VisionTransformer(Backbone):
 
     @property
     def summary_channels(self) -> int:
-        return self.shape.projection or self.shape.width
+        return self.shape.dim
 
     def embed(self, features: Tensor) -> Tensor:
         """features: B C H W, patches. Returns B S C with positions; the class token first, then registers."""

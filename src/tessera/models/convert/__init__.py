@@ -37,17 +37,20 @@ def convert_checkpoint(
     heads: int | None = None,
     activation: str | None = None,
     size: int | None = None,
+    licence: str = "",
+    origin: Mapping[str, str] | None = None,
 ) -> Bundle:
     """Recognise a checkpoint by its keys, check it key by key, and write a bundle.
 
     path: a file, or the folder of a Hugging Face model. name: of the model on its card; the output folder's by default.
     whitening: one of those that cirtorch learns after training and keeps in the file, as a last layer. The card's
     provenance lists what was there (`whitenings`). pooling, heads, activation: of a foundation model; the last two
-    where no config.json tells them. size: of pictures, on the card.
+    where no config.json tells them. size (of pictures), licence, origin (where the file is from): for the card.
     """
     source = Path(path)
     checkpoint = read_checkpoint(source)
     provenance: dict[str, Any] = {"command": "tessera convert", "file": source.name, "sha256": _hash(source)}
+    provenance |= {} if origin is None else {"origin": dict(origin)}
     foundation = recognise_foundation(checkpoint)
     if foundation is not None:
         if whitening is not None:
@@ -56,7 +59,7 @@ def convert_checkpoint(
         network: Network = build_foundation_file(foundation, pooling or "cls")
         shape = read_shape(foundation)
         provenance |= {"format": foundation.layout.name, "assumed": assumptions(foundation, shape)}
-        card = make_card(network, name or Path(output).name, provenance=provenance)
+        card = make_card(network, name or Path(output).name, provenance=provenance, licence=licence)
         card = replace(card, preprocessing=replace(card.preprocessing, size=shape.size, scales=(1.0,)))
         return export_bundle(network, output, _with_size(card, size))
     if pooling or heads or activation:
@@ -68,7 +71,7 @@ def convert_checkpoint(
     found = recognise(checkpoint)
     network = _build(checkpoint, found)
     provenance["format"] = found.name
-    card = make_card(network, name or Path(output).name, provenance=provenance)
+    card = make_card(network, name or Path(output).name, provenance=provenance, licence=licence)
     return export_bundle(network, output, _with_size(_with_normalisation(card, checkpoint), size))
 
 

@@ -47,7 +47,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     elif path.is_file():
         loaded = _load(path)
     else:
-        raise CheckpointError(f"{path} is neither a file nor a folder. Give the checkpoint to convert.")
+        raise CheckpointError(f"{path} is not a file, nor a folder. Give the checkpoint to convert.")
     if not isinstance(loaded, Mapping):
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not a dictionary of weights.")
     state: Mapping[Any, Any] = loaded

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError
-from tessera.models.backbones.shapes import ConvNeXtShape, Shape, ViTShape
 from tessera.models.convert.foreign_checkpoint import Checkpoint
 from tessera.models.convert.layouts import LAYOUTS, Layout
 from tessera.models.convert.settings import Settings, read_settings
+from tessera.models.shapes import ConvNeXtShape, Shape, ViTShape
 
 _ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "swiglu"}
 _HEAD_CHANNELS = 64

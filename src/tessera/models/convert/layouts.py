@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.models.backbones.shapes import CLIP_MEAN, CLIP_STD, HALF
+from tessera.models.shapes import CLIP_MEAN, CLIP_STD, HALF
 
 Names = Mapping[str, str | tuple[str, ...]]
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError
-from tessera.models.backbones.shapes import SHAPES
 from tessera.models.convert.foundation import FoundationFile, describe_file, read_shape
 from tessera.models.foundation import FoundationNetwork
 from tessera.models.registry import build_model
+from tessera.models.shapes import SHAPES
 
 _LISTED = 12
 

@@ -5,6 +5,7 @@ A checkpoint is not bound to these names: `tessera convert` reads the shape off 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -53,6 +54,24 @@ class ViTShape:
         """The side in pixels that it was trained with, or a usual one where positions are rotary."""
         return self.grid * self.patch or 32 * self.patch
 
+    @property
+    def dim(self) -> int:
+        """Of the summary."""
+        return self.projection or self.width
+
+    @property
+    def parameters(self) -> int:
+        width, hidden, gated = self.width, self.hidden, self.activation == "swiglu"
+        attention = 4 * width * (width + 1)
+        mlp = (3 if gated else 2) * width * hidden + (2 if gated else 1) * hidden + width
+        block = attention + mlp + 4 * width + 2 * width * self.layer_scale
+        tokens = (
+            (self.summary == "class") + self.registers + (self.grid**2 + (self.summary == "class")) * bool(self.grid)
+        )
+        total = self.depth * block + width * (3 * self.patch**2 + self.patch_bias) + tokens * width + 2 * width
+        total += 2 * width * self.pre_norm + width * self.projection
+        return total + (attention + mlp + 3 * width if self.summary == "probe" else 0)
+
 
 @dataclass(frozen=True)
 class ConvNeXtShape:
@@ -67,6 +86,20 @@ class ConvNeXtShape:
     @property
     def size(self) -> int:
         return 512
+
+    @property
+    def dim(self) -> int:
+        return self.widths[-1]
+
+    @property
+    def parameters(self) -> int:
+        stem = self.widths[0] * (3 * 16 + 3)
+        halves = sum(2 * a + b * (4 * a + 1) for a, b in itertools.pairwise(self.widths))
+        blocks = sum(
+            depth * (8 * w * w + (49 + 1 + 2 + 4 + 1 + 1) * w)
+            for w, depth in zip(self.widths, self.depths, strict=True)
+        )
+        return stem + halves + blocks + 2 * self.widths[-1]
 
 
 Shape: TypeAlias = ViTShape | ConvNeXtShape
