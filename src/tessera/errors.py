@@ -8,7 +8,8 @@ TesseraError
 ├── ConfigError             a configuration, a recipe or a registry name that does not fit
 ├── MissingExtraError       a feature whose optional dependency is not installed
 ├── ModelError              a bundle or a network that cannot be used
-│   └── CheckpointError     a checkpoint that is unknown, damaged or does not match
+│   ├── CheckpointError     a checkpoint that is unknown, damaged or does not match
+│   └── DownloadError       a published model that did not come, or not as it should be
 ├── GalleryError            a gallery that cannot be used as asked
 │   ├── GalleryMismatchError  made with another model or other settings
 │   ├── GalleryLockedError    another process is writing to it
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "DownloadError",
     "EvaluationError",
     "GalleryDamagedError",
     "GalleryError",
@@ -92,6 +94,10 @@ class ModelError(TesseraError):
 
 
 class CheckpointError(ModelError):
+    pass
+
+
+class DownloadError(ModelError):
     pass
 
 

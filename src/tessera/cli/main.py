@@ -10,6 +10,7 @@ import typer
 
 from tessera import __version__
 from tessera.cli import (
+    adapt,
     bench,
     check,
     convert,
@@ -19,7 +20,7 @@ from tessera.cli import (
     export,
     index,
     migrate,
-    models,
+    models_get,
     remove,
     search,
     serve,
@@ -67,7 +68,8 @@ app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.command("export")(export.export)
 app.command("train")(train.train)
 app.command("embed", epilog=embed.EXAMPLE)(embed.embed)
-app.command("models", epilog=models.EXAMPLE)(models.models)
+app.add_typer(models_get.models)
+app.command("adapt", epilog=adapt.EXAMPLE)(adapt.adapt)
 app.command("convert", epilog=convert.EXAMPLE)(convert.convert)
 app.add_typer(evaluate.evaluate)
 app.add_typer(system.system)
