@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -58,6 +59,9 @@ def split_fields(text: str, names: Collection[str]) -> tuple[str, dict[str, str]
 
 
 def code(text: object) -> str:
+    """Text as code. A bar in it is written so that no reader of Markdown takes it for the end of a cell."""
+    if "|" in str(text):
+        return f"<code>{html.escape(str(text), quote=False).replace('|', '&#124;')}</code>"
     return f"`{text}`" if str(text) else ""
 
 
