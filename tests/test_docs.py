@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import hashlib
 import importlib
@@ -57,6 +58,22 @@ def test_commands_have_the_options_that_pages_give_them(page: Path) -> None:
         if unknown_command or not known.issuperset(named):
             wrong.append(line)
     assert wrong == []
+
+
+@every_page
+def test_python_imports_what_there_is(page: Path) -> None:
+    """Blocks of Python are whole, and what they import can be imported."""
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        if page.parent.name == "reference":
+            continue  # signatures, made from what there is
+        for node in ast.walk(ast.parse(block)):
+            match node:
+                case ast.Import(names=names):
+                    for alias in names:
+                        importlib.import_module(alias.name)
+                case ast.ImportFrom(module=str(module), names=names):
+                    found = importlib.import_module(module)
+                    assert [alias.name for alias in names if not hasattr(found, alias.name)] == []
 
 
 def command_lines(text: str) -> Iterator[str]:
