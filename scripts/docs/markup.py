@@ -46,7 +46,8 @@ def prose(documented: Any) -> str:
 def split_fields(text: str, names: Collection[str]) -> tuple[str, dict[str, str]]:
     """What a docstring says in general, and what it says of each name, as in `size, scales: the bundle's own`."""
     marker = re.compile(r"(?:^|(?<=[.;]\s)|(?<=\.\n\n))((?:[a-z_]+, )*[a-z_]+): ", re.MULTILINE)
-    general, said, end = "", {}, 0
+    general, end = "", 0
+    said: dict[str, str] = {}
     found = [one for one in marker.finditer(text) if set(one[1].split(", ")) <= set(names)]
     for one, following in pairwise([*found, None]):
         assert one is not None

@@ -89,7 +89,8 @@ def _member(name: str, value: Any) -> str:
 def _default(field: dataclasses.Field[Any]) -> str:
     if field.default is not dataclasses.MISSING:
         return code(repr(field.default))
-    return "" if field.default_factory is dataclasses.MISSING else code(f"{field.default_factory.__name__}()")
+    factory: Any = field.default_factory
+    return "" if factory is dataclasses.MISSING else code(f"{factory.__name__}()")
 
 
 def _paragraphs(documented: Any) -> str:
