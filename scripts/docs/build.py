@@ -6,6 +6,7 @@ python scripts/docs/build.py [--check]
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ import python_reference
 import recipe_reference
 import tables
 
+from tessera.refiners import to_markdown
+
+_REFINERS = re.compile(r"(<!-- refiners -->).*?(<!-- /refiners -->)", re.DOTALL)  # what may follow a search
 REFERENCE = {
     "commands.md": command_reference.make_page,
     "http.md": http_reference.make_page,
@@ -30,7 +34,8 @@ def generated_files() -> Iterator[tuple[Path, str]]:
     for name, make_page in REFERENCE.items():
         yield reference / name, make_page()
     for path in sorted([*tables.ROOT.glob("docs/*.md"), *tables.ROOT.glob("results/*.md")]):
-        yield path, tables.fill(path.read_text(), path)
+        text = _REFINERS.sub(lambda match: f"{match[1]}\n\n{to_markdown()}\n\n{match[2]}", path.read_text())
+        yield path, tables.fill(text, path)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from markup import code, page, table
 
 from tessera.cli.main import app
 
+_NOT_HERE = re.compile(r" \(not installed: .*?\)(?=\.)")  # true of one machine
 INTRODUCTION = """
 Answers go to stdout, progress and notes to stderr; `--json` answers as JSON. The exit code is 0 when all went well, 1
 for an error that a sentence explains, 2 for a command that cannot be meant. The option `--help` of each says the same.
@@ -38,7 +40,7 @@ def _section(name: str, command: Any) -> str:
         parts.append(f"```\n{name}{options} {arguments}".rstrip() + "\n```")
     parts.append(_unwrapped(command.help or ""))
     if shown:
-        rows = [[_names(one), one.help or "", _default(one)] for one in shown]
+        rows = [[_names(one), _NOT_HERE.sub("", one.help or ""), _default(one)] for one in shown]
         parts.append(table(("argument or option", "what it does", "default"), rows))
     if command.epilog:
         parts.append(f"```\n{command.epilog.removeprefix('Example: ')}\n```")
