@@ -121,7 +121,7 @@ def test_equal_shapes_share_batches_and_others_do_not(decoded: threading.Semapho
         return first_values(images)
 
     sources = [picture_bytes(i, (8, 8) if i % 2 else (8, 9)) for i in range(40)]
-    config = PipelineConfig(decoders=2, lanes=1, batch=4, window=24)
+    config = PipelineConfig(decoders=2, workers=1, batch=4, window=24)
     values = [extraction.descriptor[0] for extraction in run_pipeline(describe, config, sources)]
     assert values == list(range(40))
     assert all(len(shapes) == 1 for shapes in batches)
@@ -139,7 +139,7 @@ def test_no_more_than_the_window_is_read_ahead() -> None:
             taken += 1
             yield picture_bytes(i)
 
-    config = PipelineConfig(decoders=3, lanes=2, batch=2, window=9)
+    config = PipelineConfig(decoders=3, workers=2, batch=2, window=9)
     for done, extraction in enumerate(run_pipeline(first_values, config, sources())):
         assert extraction.descriptor[0] == done
         ahead.append(taken - done)
@@ -148,7 +148,7 @@ def test_no_more_than_the_window_is_read_ahead() -> None:
 
 
 def test_decoding_goes_on_while_the_network_runs(decoded: threading.Semaphore) -> None:
-    """With one lane held inside the network, the decoders must fill the window."""
+    """With one worker held inside the network, the decoders must fill the window."""
 
     def describe(images: Sequence[np.ndarray]) -> np.ndarray:
         if images[0][0, 0, 0] == 0:
@@ -156,7 +156,7 @@ def test_decoding_goes_on_while_the_network_runs(decoded: threading.Semaphore) -
         return first_values(images)
 
     sources = [picture_bytes(i) for i in range(10)]
-    config = PipelineConfig(decoders=2, lanes=1, window=6)
+    config = PipelineConfig(decoders=2, workers=1, window=6)
     assert [e.descriptor[0] for e in run_pipeline(describe, config, sources)] == list(range(10))
 
 
