@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
 
 DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
-_MAKING_S, _BETWEEN_TRIES_S = 2.0, 0.02  # whoever opens a gallery while another process makes it waits so long
+# How long to wait for another process that makes the gallery: on a busy machine, importing FAISS alone takes seconds.
+_MAKING_S, _BETWEEN_TRIES_S = 30.0, 0.02
 LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
 _OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", LOCAL_NAME, POSTINGS_FOLDER)
 
