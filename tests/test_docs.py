@@ -60,3 +60,13 @@ def test_a_wrong_option_would_be_found(tmp_path: Path) -> None:
 
 def test_the_readme_leads_to_every_page() -> None:
     assert [page.name for page in ROOT.glob("docs/*.md") if page.name not in (ROOT / "README.md").read_text()] == []
+
+
+def test_every_example_photograph_is_credited() -> None:
+    credits = (ROOT / "examples" / "photos" / "CREDITS.md").read_text()
+    photos = [
+        *(path.relative_to(ROOT / "examples" / "photos") for path in (ROOT / "examples" / "photos").rglob("*.jpg")),
+        *(path.relative_to(ROOT / "examples") for path in (ROOT / "examples" / "queries").rglob("*.jpg")),
+    ]
+    assert len(photos) > 28
+    assert [str(path) for path in photos if f"| {path} |" not in credits] == []
