@@ -9,7 +9,7 @@ EXTRAS := train,local,milvus,dev
 .PHONY: help demo test check format types tests chromium clean
 
 help:
-	@echo "make demo   install the core, index examples/photos, run three searches"
+	@echo "make demo   install the core, index examples/photos, search them, draw what was found"
 	@echo "make test   install every extra the tests need, then format, lint, types and tests"
 	@echo "make clean  remove the environment and what the demo made"
 
@@ -48,4 +48,4 @@ chromium:
 	  (apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1; } || echo "no chromium: browser tests will be skipped"
 
 clean:
-	rm -rf $(VENV) examples/demo.tessera
+	rm -rf $(VENV) examples/demo.tessera examples/demo-sheet.jpg

@@ -146,7 +146,7 @@ def darken(picture: Picture, seed: int) -> Picture:
 
 
 def lay(flat: Picture, scene: Picture, corners: list[tuple[int, int]]) -> Picture:
-    """`flat` as a print with a white border at four corners of `scene`, clockwise from the upper left; it has a shadow."""
+    """`flat` as a print with a white border and a shadow, at four corners of `scene`, clockwise from the upper left."""
     bordered = cv2.copyMakeBorder(flat, 24, 24, 24, 24, cv2.BORDER_CONSTANT, value=(238, 238, 238))
     height, width = bordered.shape[:2]
     start = np.array([(0, 0), (width, 0), (width, height), (0, height)], np.float32)
