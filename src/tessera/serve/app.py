@@ -13,7 +13,7 @@ from tessera.extract.runtime import default_threads
 from tessera.serve import openapi, problems
 from tessera.serve.lanes import Lanes
 from tessera.serve.metrics import Metrics
-from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts
+from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts, UnderPrefix
 from tessera.serve.routes import api
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
@@ -71,4 +71,5 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_middleware(RefuseHosts, own=settings.host)
     app.add_middleware(Observe, metrics=metrics)
     app.add_middleware(AnswerHead)
+    app.add_middleware(UnderPrefix, prefix=settings.root_path)
     return app
