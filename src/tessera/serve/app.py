@@ -60,6 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
     @app.get("/", include_in_schema=False)
     @app.get("/{name}", include_in_schema=False)
     async def page(name: str = "index.html") -> Response:
+        name = "docs.html" if name == "docs" else name
         if name not in PAGE_FILES:
             raise HTTPException(404)
         file = PAGE_FILES[name]
