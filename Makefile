@@ -6,7 +6,7 @@ SETUP  := pyproject.toml constraints.txt
 JOBS   ?= 2
 EXTRAS := train,local,milvus,dev
 
-.PHONY: help demo test check format types tests chromium clean
+.PHONY: help demo test check format types tests chromium axe clean
 
 help:
 	@echo "make demo   install the core, index examples/photos, search them, draw what was found"
@@ -26,12 +26,13 @@ $(VENV)/dev: $(VENV)/core
 demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/dev chromium check tests
+test: $(VENV)/dev chromium axe check tests
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .
@@ -46,6 +47,11 @@ tests: $(VENV)/dev
 chromium:
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && \
 	  (apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1; } || echo "no chromium: browser tests will be skipped"
+
+# The accessibility tests run axe-core (MPL-2.0) in that browser; without npm they are skipped with that reason.
+axe: $(VENV)/dev
+	@test -f $(VENV)/axe/package/axe.min.js || { command -v npm >/dev/null && mkdir -p $(VENV)/axe && cd $(VENV)/axe && \
+	  npm pack --silent axe-core@4.10.3 >/dev/null 2>&1 && tar xf axe-core-*.tgz; } || echo "no npm: axe tests will be skipped"
 
 clean:
 	rm -rf $(VENV) examples/demo.tessera examples/demo-sheet.jpg

@@ -85,7 +85,7 @@ def main() -> int:
 
 def index(console: Console, gallery: tessera.Gallery) -> None:
     started = time.perf_counter()
-    report = gallery.index(PHOTOS, prune=True, rebuild=True)  # a gallery of an earlier model is described anew
+    report = gallery.index(PHOTOS, prune=True, rebuild=True, local="sift")  # of an earlier model: described anew
     seconds = time.perf_counter() - started
     if described := report.added + report.redescribed:
         console.print(f"[bold]Indexed[/] {described} photographs in {seconds:.1f} s -> {short(GALLERY)}\n")

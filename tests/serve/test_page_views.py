@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -203,3 +204,46 @@ def test_the_page_of_the_api_needs_nothing_from_elsewhere(page, tins):
     assert page.locator(".docs summary .method").count() == operations
     assert all(url.startswith(tins) for url in asked)
     assert json.dumps(schema).count("pip install") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_in_any_view(browser, tins, scheme, width):
+    given = os.environ.get("TESSERA_AXE")
+    axe = Path(given) if given else EXAMPLES.parent / ".venv" / "axe" / "package" / "axe.min.js"
+    if not axe.is_file():
+        pytest.skip("axe-core is not here: make axe")
+    context = browser.new_context(
+        color_scheme=scheme, reduced_motion="reduce", viewport={"width": width, "height": 800}, has_touch=width < 500
+    )
+    context.set_default_timeout(120_000)
+    page = context.new_page()
+
+    def check(view: str) -> None:
+        # Not as a script of the page: its policy admits none from elsewhere.
+        context.new_cdp_session(page).send("Runtime.evaluate", {"expression": axe.read_text()})
+        found = page.evaluate(
+            "axe.run().then(({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]))"
+        )
+        assert found == [], view
+
+    page.goto(tins)
+    page.wait_for_selector(".tile")
+    check("gallery")
+    page.locator(".tile").first.click()
+    check("large")
+    page.locator("#large-close").click()
+    page.route("**/api/search", lambda route: route.fulfill(json=certain_answer([1, 2, 3], 1)))
+    page.set_input_files("#file", TIN)
+    page.wait_for_selector(".section")
+    check("results")
+    page.locator(".tile").first.click()
+    page.wait_for_selector("#why-tokens button")
+    check("why")
+    page.locator("#why-close").click()
+    page.locator("#share").click()
+    check("share")
+    page.goto(f"{tins}/docs")
+    page.wait_for_selector(".method")
+    check("docs")
+    context.close()

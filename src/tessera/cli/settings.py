@@ -20,7 +20,7 @@ from tessera.errors import ConfigError, unknown_name
 PREFIX = "TESSERA"
 FILE_NAME = "tessera.toml"
 log = logging.getLogger("tessera.cli")
-_NOT_SETTINGS = {"help", "version", "config"}
+_NOT_SETTINGS = {"help", "version", "config", "install_completion", "show_completion"}
 
 
 @dataclass(frozen=True)

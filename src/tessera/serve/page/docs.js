@@ -20,7 +20,7 @@ function typeOf(schema, all) {
   if (schema.enum) return schema.enum.join(" | ");
   if (schema.const !== undefined) return String(schema.const);
   if (schema.type === "array") return `list of ${typeOf(schema.items, all) || "values"}`;
-  return schema.format === "binary" ? "file" : schema.type ?? "any";
+  return schema.format === "binary" || schema.contentMediaType ? "file" : schema.type ?? "any";
 }
 
 const resolve = (schema, all) => (schema?.$ref ? all[schema.$ref.split("/").at(-1)] : schema);
