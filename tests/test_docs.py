@@ -155,3 +155,13 @@ def test_a_table_is_filled_by_its_marker(tables: Any, tmp_path: Path, monkeypatc
 def test_a_marker_that_cannot_be_meant_is_refused(tables: Any, text: str) -> None:
     with pytest.raises(ValueError, match="page"):
         tables.fill(text, ROOT / "docs" / "page.md")
+
+
+def test_every_example_photograph_is_credited() -> None:
+    credits = (ROOT / "examples" / "photos" / "CREDITS.md").read_text()
+    photos = [
+        *(path.relative_to(ROOT / "examples" / "photos") for path in (ROOT / "examples" / "photos").rglob("*.jpg")),
+        *(path.relative_to(ROOT / "examples") for path in (ROOT / "examples" / "queries").rglob("*.jpg")),
+    ]
+    assert len(photos) > 28
+    assert [str(path) for path in photos if f"| {path} |" not in credits] == []

@@ -12,7 +12,7 @@ from tessera import __version__
 from tessera.extract.runtime import default_threads
 from tessera.serve import openapi, problems
 from tessera.serve.metrics import Metrics
-from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts
+from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts, UnderPrefix
 from tessera.serve.routes import api
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
@@ -60,6 +60,7 @@ def create_app(settings: Settings) -> FastAPI:
     @app.get("/", include_in_schema=False)
     @app.get("/{name}", include_in_schema=False)
     async def page(name: str = "index.html") -> Response:
+        name = "docs.html" if name == "docs" else name
         if name not in PAGE_FILES:
             raise HTTPException(404)
         file = PAGE_FILES[name]
@@ -71,4 +72,5 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_middleware(RefuseHosts, own=settings.host)
     app.add_middleware(Observe, metrics=metrics)
     app.add_middleware(AnswerHead)
+    app.add_middleware(UnderPrefix, prefix=settings.root_path)
     return app

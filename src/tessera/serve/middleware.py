@@ -52,6 +52,20 @@ class AnswerHead:
         return await self.app({**scope, "method": "GET"}, receive, send_head)
 
 
+class UnderPrefix:
+    """Serve the same addresses under a prefix, whether a proxy has taken it off a request's path or left it."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self.app = app
+        self.prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.prefix and scope["type"] == "http":
+            kept = f"{scope['path']}/".startswith(f"{self.prefix}/")
+            scope = {**scope, "root_path": self.prefix, "path": scope["path"] if kept else self.prefix + scope["path"]}
+        await self.app(scope, receive, send)
+
+
 class Observe:
     """Give each request an id, write one structured line about it, count it."""
 
@@ -143,7 +157,7 @@ class LimitInFlight:
         self.prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(self.prefix):
+        if scope["type"] != "http" or not _path_below_root(scope).startswith(self.prefix):
             return await self.app(scope, receive, send)
         counts, kind = self.gauge.counts, "without" if scope["method"] in _BODILESS else "with a body"
         if counts[kind] >= self.limit:
@@ -172,6 +186,11 @@ class LimitInFlight:
             await self.app(scope, receive, send_counted)
         finally:
             give_back()
+
+
+def _path_below_root(scope: Scope) -> str:
+    """The address as the routes know it, without the prefix of `UnderPrefix`."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 class _BodyRefusedError(Exception):

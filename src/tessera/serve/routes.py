@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -258,6 +259,24 @@ async def facets(request: Request) -> Any:
 async def refiners(request: Request) -> Any:
     """Expansions and re-rankings, and which of them this service can do."""
     return {"refiners": [entry.to_json() for entry in all_refiners()]}
+
+
+@api.get(
+    "/code",
+    tags=["gallery"],
+    response_class=Response,
+    responses=VALUES | {200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+    summary="A link as a QR code",
+)
+async def code(
+    text: Annotated[str, Query(min_length=1, max_length=1000, description="What the code is to say.")],
+) -> Response:
+    """For the page: so that a phone can open what is on the screen."""
+    import segno
+
+    drawing = io.BytesIO()
+    segno.make_qr(text, error="l").save(drawing, kind="svg", scale=8, light="#fff", xmldecl=False)
+    return Response(drawing.getvalue(), media_type="image/svg+xml")
 
 
 @api.get("/stats", response_model=schemas.Stats, tags=["gallery"], summary="What the gallery holds")

@@ -195,6 +195,17 @@ class TokenPair(BaseModel):
     contribution: float
 
 
+class Matches(BaseModel):
+    """Places that both pictures show."""
+
+    model_config = _like(verified=True, inliers=31, points=[[0.2, 0.31, 0.4, 0.28]])
+    verified: bool = Field(description="Whether more of them agree on one movement than chance gives.")
+    inliers: int = Field(description="How many agree.")
+    points: list[list[float]] = Field(
+        description="x, y in the query and x, y in the other, in fractions of the whole pictures; at most 150."
+    )
+
+
 class Explanation(BaseModel):
     """Why two pictures are similar: the matrix sums to the score."""
 
@@ -210,6 +221,7 @@ class Explanation(BaseModel):
             "tokens": [_TOKEN],
         },
         other={"method": "tokens", "note": "maps of the visual tokens", "crop": None, "tokens": [_TOKEN]},
+        matches={"verified": True, "inliers": 31, "points": [[0.2, 0.31, 0.4, 0.28]]},
     )
     score: float = Field(description="Cosine similarity of the two.")
     matrix: list[list[float]] = Field(description="Rows: the query's tokens; columns: the other's; last: constant.")
@@ -217,15 +229,24 @@ class Explanation(BaseModel):
     strongest_token: int = Field(description="The other picture's token that did most for the score.")
     query: Side
     other: Side
+    matches: Matches | None = Field(description="Null where the service was installed without local features.")
 
 
 class Stats(BaseModel):
     """What the gallery holds."""
 
     model_config = _like(
-        gallery="photos.tessera", images=5120, failed=2, model="lite", codec="auto", dim=1024, generation=53
+        gallery="photos.tessera",
+        writable=False,
+        images=5120,
+        failed=2,
+        model="lite",
+        codec="auto",
+        dim=1024,
+        generation=53,
     )
     gallery: str = Field(description="The gallery's name.")
+    writable: bool = Field(description="Whether pictures can be added and removed, with the writer's key.")
     images: int = Field(description="Pictures that can be found.")
     failed: int = Field(description="Files that could not be read.")
     model: str | None = Field(description="The network that describes pictures.")

@@ -18,7 +18,7 @@ from tessera.serve import uploads
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
 from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
-from tessera.serve.why import Explainer
+from tessera.serve.why import Explainer, Matcher
 from tessera.storage import write_atomically
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ log = logging.getLogger("tessera.serve")
 
 POLL_S = 1.0
 FACET_VALUES = 200
+MATCHED_SIDE = 1024  # pixels of the longer side that matches are looked for at
 EMPTY_NOTE = "This gallery is empty. Index pictures into it with `tessera index`."
 Query = bytes | int  # an uploaded picture, or the id of one in the gallery
 
@@ -49,6 +50,7 @@ class GalleryService:
         self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
         self._thumbnails = ByteCache()
         self._explainer = Explainer()
+        self._matcher = Matcher()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -205,7 +207,11 @@ class GalleryService:
     def stats(self) -> dict[str, Any]:
         stats = self.gallery.stats()
         kept = ("images", "failed", "model", "codec", "dim", "generation")
-        return {"gallery": self.settings.gallery_path.name, **{key: stats[key] for key in kept}}
+        return {
+            "gallery": self.settings.gallery_path.name,
+            "writable": self.settings.writer_key is not None,
+            **{key: stats[key] for key in kept},
+        }
 
     # -- pictures ----------------------------------------------------------------------------------------------------
 
@@ -263,7 +269,9 @@ class GalleryService:
     def explain(self, query: Query, box: Box | None, other_id: int) -> dict[str, Any]:
         extractor = self.gallery.describer.extractor  # one for both, whatever another process does meanwhile
         other = self._photo(other_id, extractor.size)
-        return self._explainer.explain(extractor, self._photo(query, extractor.size, box), box, other)
+        answer = self._explainer.explain(extractor, self._photo(query, extractor.size, box), box, other)
+        asked, found = self._photo(query, MATCHED_SIDE, box), self._photo(other_id, MATCHED_SIDE)
+        return {**answer, "matches": self._matcher.match(asked, box, found)}
 
     # -- writing -----------------------------------------------------------------------------------------------------
 

@@ -63,5 +63,7 @@ async def open_session(request: Request, session: schemas.Session) -> Response:
         raise ProblemError(401, "That key is not accepted.", {"WWW-Authenticate": "Bearer"})
     response = Response(status_code=204)
     if session.key.isascii() and session.key.isprintable():
-        response.set_cookie(COOKIE, session.key, httponly=True, samesite="strict", max_age=30 * 86400)
+        response.set_cookie(
+            COOKIE, session.key, path=settings.root_path or "/", httponly=True, samesite="strict", max_age=30 * 86400
+        )
     return response

@@ -102,7 +102,7 @@ class PartsSearcher:
 
     def _sample(self, view: View) -> npt.NDArray[np.float32]:
         """Descriptors of images spread over the gallery, the same for everyone who sees the same gallery."""
-        key = (view.snapshot.generation, view.fingerprint)
+        key = (view.snapshot.generation, view.shown.fingerprint)
         with self._lock:
             if self._sampled is None or self._sampled[0] != key:
                 rows = view.descriptors(view.snapshot.spread_ids(_SAMPLE))
