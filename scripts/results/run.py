@@ -1,0 +1,235 @@
+"""One row with one seed: train it, describe the pictures of the evaluation, score, and write the figures down.
+
+Figures go to results/figures.csv, what was run to results/runs.csv; a row that stands there is not run again.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from maps import PictureMaps, describe_maps
+from rows import BACKBONE, COMMON, RATES, ROWS, SIZE, Row
+from sets import CHOICE_SET, TEST_SETS, Photo, benchmark_of, read_photos, unseen_photos, write_training_list
+
+from tessera.data.benchmark import Benchmark
+from tessera.evaluate.protocol import KAPPAS
+from tessera.evaluate.ranking import rank_by_index, rank_exactly
+from tessera.evaluate.run import score_run
+from tessera.models.backbones import build_backbone
+from tessera.models.registry import build_model
+from tessera.storage import atomic_path
+
+REPOSITORY = Path(__file__).parents[2]
+FIGURES = ("row", "seed", "codec", "set", "distractors", "map", "mp1", "mp10", "queries", "gallery", "dim")
+RUNS = ("row", "seed", "rate", "images", "classes", "steps", "loss", "train_cpu_s", "train_s", "describe_s", "commit")
+CHOICES = ("row", "seed", "rate", "set", "map", "commit")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where things lie. data: the folder of both sets. work: runs and maps. results: the CSVs."""
+
+    data: Path
+    work: Path
+    results: Path = REPOSITORY / "results"
+
+    @cached_property
+    def photos(self) -> list[Photo]:
+        return read_photos(self.data)
+
+    @cached_property
+    def training_list(self) -> Path:
+        path = self.work / "train.csv"
+        write_training_list(self.photos, path)
+        return path.absolute()
+
+    @cached_property
+    def maps(self) -> PictureMaps:
+        """Maps of every photo that training did not see."""
+        paths = [self.data / photo.file for photo in unseen_photos(self.photos)]
+        maps = PictureMaps(self.work / "pictures" / f"{BACKBONE}-{SIZE}", paths, SIZE)
+        maps.prepare(build_backbone(BACKBONE, weights="imagenet"))
+        return maps
+
+    def run_dir(self, row: Row, seed: int, rate: float) -> Path:
+        return self.work / "runs" / f"{row.name}-{rate:g}-s{seed}"
+
+
+def make_row(bench: Bench, row: Row, seed: int) -> None:
+    """Train and measure a row unless its figures are there."""
+    wanted = {(row.name, str(seed), codec) for codec in row.codecs}
+    if wanted <= {(found["row"], found["seed"], found["codec"]) for found in read_csv(bench.results / "figures.csv")}:
+        return
+    rate = choose_rate(bench, ROWS[row.rate_of or row.name])
+    train(bench, row, seed, rate)
+    started = time.monotonic()
+    descriptors = describe(bench, row, seed, rate)
+    run_dir = bench.run_dir(row, seed, rate)
+    trained = json.loads((run_dir / "trained.json").read_text(encoding="utf-8"))
+    for codec in row.codecs:
+        for name in TEST_SETS:
+            for distractors in (False, True):
+                benchmark = benchmark_of(name, bench.photos, bench.data, distractors=distractors)
+                score = score_descriptors(bench, benchmark, descriptors, codec)
+                figures = {
+                    **{"row": row.name, "seed": seed, "codec": codec, "set": name, "distractors": int(distractors)},
+                    **{"map": round(score.map, 5), "mp1": round(score.mp[1], 5), "mp10": round(score.mp[10], 5)},
+                    "queries": len(benchmark.queries),
+                    "gallery": len(benchmark.gallery),
+                    "dim": descriptors.shape[1],
+                }
+                append_csv(bench.results / "figures.csv", FIGURES, figures)
+    described_s = round(time.monotonic() - started, 1)
+    append_csv(
+        bench.results / "runs.csv",
+        RUNS,
+        {"row": row.name, "seed": seed, "rate": rate, **trained, "describe_s": described_s, "commit": commit()},
+    )
+
+
+def choose_rate(bench: Bench, row: Row) -> float:
+    """The rate with the best mAP on val landmarks, seed 0; test is not looked at."""
+    path = bench.results / "choices.csv"
+    for rate in RATES:
+        if any(found["row"] == row.name and float(found["rate"]) == rate for found in read_csv(path)):
+            continue
+        train(bench, row, 0, rate)
+        descriptors = describe(bench, row, 0, rate)
+        score = score_descriptors(bench, benchmark_of(CHOICE_SET, bench.photos, bench.data), descriptors, "flat")
+        found = {"row": row.name, "seed": 0, "rate": rate, "set": CHOICE_SET, "map": round(score.map, 5)}
+        append_csv(path, CHOICES, {**found, "commit": commit()})
+    tried = {float(found["rate"]): float(found["map"]) for found in read_csv(path) if found["row"] == row.name}
+    return max(tried, key=lambda rate: tried[rate])
+
+
+def command_of(bench: Bench, row: Row, seed: int, rate: float) -> list[str]:
+    """The command that trains a row, from the repository's folder."""
+    settings = (
+        "data.name=csv",
+        f'data.options={{file="{bench.training_list}"}}',
+        *COMMON,
+        f'frozen.dir="{(bench.work / "maps").absolute()}"',
+        *row.settings,
+        f"optimiser.rate={rate:g}",
+        f"seed={seed}",
+    )
+    laid = [word for setting in settings for word in ("--set", setting)]
+    out = ["--data", str(bench.data), "-o", str(bench.run_dir(row, seed, rate)), "--resume", "--json"]
+    return ["tessera", "train", f"recipes/{row.recipe}", *laid, *out]
+
+
+def train(bench: Bench, row: Row, seed: int, rate: float) -> None:
+    """Train a run to its end, from where it stands; what it took is kept in `trained.json`."""
+    run_dir = bench.run_dir(row, seed, rate)
+    done = run_dir / "trained.json"
+    if done.is_file():
+        return
+    command = command_of(bench, row, seed, rate)
+    say(f"train {run_dir.name}")
+    started, before = time.monotonic(), os.times()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / "log.txt").open("a", encoding="utf-8") as log:
+        log.write(f"{' '.join(command)}\n")
+        log.flush()
+        words = [sys.executable, "-m", "tessera.cli.main", *command[1:]]
+        subprocess.run(words, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=log, check=True)
+    after = os.times()
+    described = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
+    losses = [found for found in read_csv(run_dir / "scalars.csv") if found["name"] == "loss"]
+    trained = {
+        "images": described["training_images"],
+        "classes": described["classes"],
+        "steps": int(losses[-1]["step"]),
+        "loss": round(float(np.mean([float(found["value"]) for found in losses[-5:]])), 4),
+        "train_cpu_s": round(
+            after.children_user + after.children_system - before.children_user - before.children_system
+        ),
+        "train_s": round(time.monotonic() - started),
+    }
+    done.write_text(json.dumps(trained), encoding="utf-8")
+
+
+def describe(bench: Bench, row: Row, seed: int, rate: float) -> npt.NDArray[np.float32]:
+    """Descriptors of every photo that training did not see, in the order of `unseen_photos`; kept beside the run."""
+    file = bench.run_dir(row, seed, rate) / "descriptors.npy"
+    if not file.is_file():
+        say(f"describe {file.parent.name}")
+        descriptors = describe_maps(load_network(file.parent).head, bench.maps)
+        with atomic_path(file) as temporary, temporary.open("wb") as opened:
+            np.save(opened, descriptors.astype(np.float16))
+    loaded = np.load(file).astype(np.float32)
+    unit: npt.NDArray[np.float32] = loaded / np.linalg.norm(loaded, axis=1, keepdims=True)
+    return unit
+
+
+def load_network(run_dir: Path) -> Any:
+    """The network of a run with its last weights; the optimiser's state goes, the weights stay."""
+    small, whole = run_dir / "weights.pt", run_dir / "last.pt"
+    state = torch.load(small if small.is_file() else whole, map_location="cpu", weights_only=True)
+    model = state["recipe"]["model"]
+    network = build_model(model["name"], **model["config"])
+    weights = {key: value for key, value in state["objective"].items() if key.startswith("network.")}
+    network.load_state_dict({key.removeprefix("network."): value for key, value in weights.items()})
+    if not small.is_file():
+        with atomic_path(small) as temporary:
+            torch.save({"recipe": state["recipe"], "objective": weights}, temporary)
+        whole.unlink()
+    return network
+
+
+def score_descriptors(bench: Bench, benchmark: Benchmark, descriptors: npt.NDArray[np.float32], codec: str) -> Any:
+    """The score of one protocol, `all`: rankings by the dot product, exactly or through a codec."""
+    place = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
+    gallery = descriptors[[place[name] for name in benchmark.gallery_names]]
+    queries = descriptors[[place[name] for name in benchmark.query_names]]
+    rankings = rank_exactly(gallery, queries) if codec == "flat" else rank_by_index(codec, gallery, queries)
+    scores, _, _ = score_run(benchmark, rankings, KAPPAS, partial=codec != "flat")
+    return scores["all"]
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def append_csv(path: Path, columns: Sequence[str], values: dict[str, Any]) -> None:
+    """One line more, the header first."""
+    is_new = not path.is_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        if is_new:
+            writer.writeheader()
+        writer.writerow(values)
+
+
+def commit() -> str:
+    """The commit that is measured."""
+    words = ["git", "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def plan(rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[tuple[Row, int]]:
+    """Every row once before any row twice: a table that was stopped early has all of its systems."""
+    for seed in seeds:
+        for row in rows:
+            yield row, seed
