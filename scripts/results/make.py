@@ -3,8 +3,11 @@
     python scripts/results/make.py all --data DATA                     every table, every seed; goes on where it stopped
     python scripts/results/make.py tokens --data DATA --seeds 0        one table
     python scripts/results/make.py row token --data DATA --seeds 1     one row
+    python scripts/results/make.py maps --data DATA                    the pictures' maps alone
+    python scripts/results/make.py tables                              results/tables.md and the figures, from the CSVs
 
-DATA holds gldv2-50/ and instances/. Runs and maps go to --work (runs/results), figures to results/*.csv.
+DATA holds gldv2-50/ and instances/. Runs and maps go to --work (runs/results), figures to results/*.csv. --smoke runs
+any of it in a minute or two, on a few photos, into --work alone.
 """
 
 from __future__ import annotations
@@ -12,28 +15,48 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from local_rows import LOCAL_ROWS, make_local_row
 from rows import ROWS, SEEDS, TABLES
-from run import Bench, make_row, plan, say
+from run import REPOSITORY, Bench, make_row, say
+from tables import write_tables
+
+# Every table once with the first seed, then the others: what was stopped early has all of its systems.
+ORDER = ("table1", "tokens", "components", "refinement", "tokenizer", "local", "equal-d", "own-loss")
+ONCE = ("last-stage",)  # with the first seed only
 
 
 def main() -> None:
-    tables = {table.name: table for table in TABLES}
+    tables = {**{table.name: list(table.rows) for table in TABLES}, "local": list(LOCAL_ROWS)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["all", "row", *tables])
-    parser.add_argument("names", nargs="*", choices=[[], *ROWS], help="with `row`: which")
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("what", choices=["all", "row", "maps", "tables", *tables])
+    parser.add_argument("names", nargs="*", help="with `row`: which")
+    parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--work", type=Path, default=Path("runs/results"))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--smoke", action="store_true")
     given = parser.parse_args()
-    bench = Bench(given.data.absolute(), given.work.absolute())
-    if given.what == "row":
-        names = given.names
-    else:
-        chosen = TABLES if given.what == "all" else (tables[given.what],)
-        names = list(dict.fromkeys(name for table in chosen for name in table.rows))
-    for row, seed in plan([ROWS[name] for name in names], given.seeds):
-        make_row(bench, row, seed)
-        say(f"{row.name}, seed {seed}: done")
+    work = given.work.absolute()
+    results = work / "results" if given.smoke else REPOSITORY / "results"
+    bench = Bench(given.data.absolute(), work, results, given.smoke)
+    if given.what == "maps":
+        say(f"{len(bench.maps.paths)} pictures have their maps")
+    elif given.what == "all":
+        for seed in given.seeds:
+            for table in (*ORDER, *(ONCE if seed == given.seeds[0] else ())):
+                make_rows(bench, tables[table], seed)
+    elif given.what != "tables":
+        for seed in given.seeds:
+            make_rows(bench, given.names if given.what == "row" else tables[given.what], seed)
+    say(f"written: {write_tables(results)}")
+
+
+def make_rows(bench: Bench, names: list[str], seed: int) -> None:
+    for name in names:
+        if name in LOCAL_ROWS:
+            make_local_row(bench, LOCAL_ROWS[name], seed)
+        else:
+            make_row(bench, ROWS[name], seed)
+        say(f"{name}, seed {seed}: done")
 
 
 if __name__ == "__main__":

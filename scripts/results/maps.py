@@ -7,12 +7,13 @@ run that was stopped goes on with the next.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnxruntime
 import torch
 from PIL import Image
 from torch import Tensor
@@ -29,6 +30,8 @@ _AT_ONCE = 16  # pictures through the backbone
 _POSITIONS = 4096  # of maps through a head at once
 
 Say = Callable[[str], None]
+Group = tuple[npt.NDArray[np.int64], float, npt.NDArray[np.float16]]  # rows of the list, scale, maps N C H W
+Run = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float32]]  # B 3 H W to B C H W
 
 
 class PictureMaps:
@@ -46,36 +49,50 @@ class PictureMaps:
 
     def prepare(self, backbone: Backbone, say: Say = print) -> None:
         """Compute what is not there yet."""
-        backbone.eval()
-        for number, rows in enumerate(self._parts):
-            if not self._file(number).is_file():
-                arrays = self._compute(rows, backbone)
+        missing = [number for number in range(len(self._parts)) if not self._file(number).is_file()]
+        run = open_graph(backbone, self.folder / "backbone.onnx") if missing else None
+        for number in missing:
+            rows = self._parts[number]
+            if run is not None and not self._file(number).is_file():  # another process may have made it meanwhile
+                arrays = self._compute(rows, backbone, run)
                 with atomic_path(self._file(number)) as temporary, temporary.open("wb") as opened:
                     np.savez(opened, **arrays)  # type: ignore[arg-type]
                 say(f"maps: part {number + 1} of {len(self._parts)}")
 
-    def groups(self) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float16]]]:
-        """Rows of the list and their maps, N C H W, of one shape at one scale at a time."""
+    def scaled_groups(self) -> Iterator[Group]:
+        """The maps of all pictures, of one shape at one scale at a time."""
         for number in range(len(self._parts)):
             with np.load(self._file(number)) as arrays:
-                for key in arrays.files:
-                    if key.startswith("maps-"):
-                        yield arrays[key.replace("maps-", "rows-")], arrays[key]
+                yield from self._groups_of(arrays)
+
+    def stream(self, backbone: Backbone) -> Iterator[Group]:
+        """As `scaled_groups`, of a backbone that has learnt: computed on the way and not kept."""
+        run = open_graph(backbone, self.folder / "trained.onnx")
+        for rows in self._parts:
+            yield from self._groups_of(self._compute(rows, backbone, run))
+
+    def _groups_of(self, arrays: Any) -> Iterator[Group]:
+        for key in arrays:
+            kind, scale, _ = key.split("-")
+            if kind == "maps":
+                yield arrays[key.replace("maps-", "rows-")], self.scales[int(scale)], arrays[key]
 
     def _file(self, number: int) -> Path:
         return self.folder / f"part-{number:03d}.npz"
 
-    @torch.no_grad()
-    def _compute(self, rows: Sequence[int], backbone: Backbone) -> dict[str, npt.NDArray[Any]]:
+    def shape_of(self, row: int) -> tuple[int, int]:
+        """Height and width of a picture as the network saw it at scale 1."""
+        return _reduced_shape(self.paths[row], self.size)
+
+    def _compute(self, rows: Sequence[int], backbone: Backbone, run: Run) -> dict[str, npt.NDArray[Any]]:
         found: dict[str, tuple[list[int], list[npt.NDArray[np.float16]]]] = defaultdict(lambda: ([], []))
         for batch_rows, pixels in _equal_shapes(rows, self.paths, self.size):
             batch = _normalise(pixels, backbone)
             for k, scale in enumerate(self.scales):
-                scaled = torch.from_numpy(_at_least(rescale(batch, scale), backbone.stride))
-                maps = backbone(scaled.contiguous(memory_format=torch.channels_last)).to(torch.float16)
+                maps = run(_at_least(rescale(batch, scale), backbone.stride))
                 of_rows, of_maps = found[f"{k}-{maps.shape[2]}x{maps.shape[3]}"]
                 of_rows += batch_rows
-                of_maps.append(maps.contiguous().numpy())
+                of_maps.append(maps.astype(np.float16))
         arrays: dict[str, npt.NDArray[Any]] = {}
         for key, (of_rows, of_maps) in found.items():
             arrays[f"rows-{key}"] = np.array(of_rows, dtype=np.int64)
@@ -83,15 +100,35 @@ class PictureMaps:
         return arrays
 
 
+def open_graph(backbone: Backbone, file: Path) -> Run:
+    """The backbone in ONNX Runtime on one thread: the same numbers, half again as fast as torch."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    axes = {0: "batch", 2: "height", 3: "width"}
+    with atomic_path(file) as temporary:
+        torch.onnx.export(
+            backbone.eval(),
+            (torch.zeros(1, 3, 64, 96),),
+            str(temporary),
+            input_names=["images"],
+            output_names=["maps"],
+            dynamic_axes={"images": axes, "maps": axes},
+            dynamo=False,
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    return lambda images: session.run(["maps"], {"images": images})[0]
+
+
 @torch.no_grad()
-def describe_maps(head: Any, maps: PictureMaps) -> npt.NDArray[np.float32]:
+def describe_maps(head: Any, groups: Iterable[Group], count: int) -> npt.NDArray[np.float32]:
     """Descriptors N D: unit vectors of each scale, averaged, and made unit vectors again (the paper's way).
 
-    head: gives B D of B C H W, not normalised.
+    head: gives B D of B C H W, not normalised. count: N, the pictures of the list.
     """
-    descriptors = torch.zeros(len(maps.paths), head.dim)
+    descriptors = torch.zeros(count, head.dim)
     head.eval()
-    for rows, group in maps.groups():
+    for rows, _, group in groups:
         step = max(1, _POSITIONS // (group.shape[2] * group.shape[3]))
         for start in range(0, len(rows), step):
             part = torch.from_numpy(group[start : start + step].astype(np.float32))

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from maps import PictureMaps, describe_maps
-from rows import BACKBONE, COMMON, RATES, ROWS, SIZE, Row
-from sets import CHOICE_SET, TEST_SETS, Photo, benchmark_of, read_photos, unseen_photos, write_training_list
+from rows import BACKBONE, COMMON, RATES, ROWS, SIZE, SMOKE, Row
+from sets import CHOICE_SET, TEST_SETS, Photo, benchmark_of, read_photos, thin_out, unseen_photos, write_training_list
 
 from tessera.data.benchmark import Benchmark
 from tessera.evaluate.protocol import KAPPAS
@@ -40,15 +40,20 @@ CHOICES = ("row", "seed", "rate", "set", "map", "commit")
 
 @dataclass(frozen=True)
 class Bench:
-    """Where things lie. data: the folder of both sets. work: runs and maps. results: the CSVs."""
+    """Where things lie. data: the folder of both sets. work: runs and maps. results: the CSVs.
+
+    smoke: a few photos and steps, to see that every path works.
+    """
 
     data: Path
     work: Path
     results: Path = REPOSITORY / "results"
+    smoke: bool = False
 
     @cached_property
     def photos(self) -> list[Photo]:
-        return read_photos(self.data)
+        photos = read_photos(self.data)
+        return thin_out(photos) if self.smoke else photos
 
     @cached_property
     def training_list(self) -> Path:
@@ -57,12 +62,16 @@ class Bench:
         return path.absolute()
 
     @cached_property
-    def maps(self) -> PictureMaps:
-        """Maps of every photo that training did not see."""
+    def pictures(self) -> PictureMaps:
+        """Every photo that training did not see; their maps may not be there yet."""
         paths = [self.data / photo.file for photo in unseen_photos(self.photos)]
-        maps = PictureMaps(self.work / "pictures" / f"{BACKBONE}-{SIZE}", paths, SIZE)
-        maps.prepare(build_backbone(BACKBONE, weights="imagenet"))
-        return maps
+        return PictureMaps(self.work / "pictures" / f"{BACKBONE}-{SIZE}", paths, SIZE)
+
+    @cached_property
+    def maps(self) -> PictureMaps:
+        """The same with the maps of the backbone as ImageNet left it, computed on first use."""
+        self.pictures.prepare(build_backbone(BACKBONE, weights="imagenet"), say)
+        return self.pictures
 
     def run_dir(self, row: Row, seed: int, rate: float) -> Path:
         return self.work / "runs" / f"{row.name}-{rate:g}-s{seed}"
@@ -125,6 +134,7 @@ def command_of(bench: Bench, row: Row, seed: int, rate: float) -> list[str]:
         *row.settings,
         f"optimiser.rate={rate:g}",
         f"seed={seed}",
+        *(SMOKE if bench.smoke else ()),
     )
     laid = [word for setting in settings for word in ("--set", setting)]
     out = ["--data", str(bench.data), "-o", str(bench.run_dir(row, seed, rate)), "--resume", "--json"]
@@ -167,7 +177,9 @@ def describe(bench: Bench, row: Row, seed: int, rate: float) -> npt.NDArray[np.f
     file = bench.run_dir(row, seed, rate) / "descriptors.npy"
     if not file.is_file():
         say(f"describe {file.parent.name}")
-        descriptors = describe_maps(load_network(file.parent).head, bench.maps)
+        network, count = load_network(file.parent), len(bench.pictures.paths)
+        groups = bench.pictures.stream(network.backbone) if row.trained else bench.maps.scaled_groups()
+        descriptors = describe_maps(network.head, groups, count)
         with atomic_path(file) as temporary, temporary.open("wb") as opened:
             np.save(opened, descriptors.astype(np.float16))
     loaded = np.load(file).astype(np.float32)
@@ -226,10 +238,3 @@ def commit() -> str:
 
 def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
-def plan(rows: Sequence[Row], seeds: Sequence[int]) -> Iterator[tuple[Row, int]]:
-    """Every row once before any row twice: a table that was stopped early has all of its systems."""
-    for seed in seeds:
-        for row in rows:
-            yield row, seed

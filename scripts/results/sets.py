@@ -79,6 +79,22 @@ def unseen_photos(photos: Sequence[Photo]) -> list[Photo]:
     return [photo for photo in photos if photo.role in ("val", "test")]
 
 
+def thin_out(photos: Sequence[Photo], *, labels: int = 4, photos_each: int = 2) -> list[Photo]:
+    """A few labels of each set and role with a few photos each, queries among them: to see that everything runs."""
+    known: dict[tuple[str, str], list[str]] = defaultdict(list)
+    taken: dict[tuple[str, str, bool], int] = defaultdict(int)
+    kept = []
+    for photo in photos:
+        of_set = known[photo.source, photo.role]
+        if photo.label not in of_set:
+            of_set.append(photo.label)
+        key = (photo.source, photo.label, photo.asked)
+        if of_set.index(photo.label) < labels and taken[key] < photos_each:
+            taken[key] += 1
+            kept.append(photo)
+    return kept
+
+
 def write_training_list(photos: Sequence[Photo], path: Path) -> None:
     """A CSV of path,label for `data.name = "csv"`; left alone when it is the same."""
     text = "path,label\n" + "".join(f"{photo.file},{photo.label}\n" for photo in training_photos(photos))
