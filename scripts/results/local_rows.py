@@ -137,7 +137,7 @@ def open_way(
         descriptors = describe(bench, delg, seed, choose_rate(bench, delg))
         rank = rank_by_descriptors(bench, descriptors, reranker, signs=way.endswith("*"))
         return rank, descriptors.shape[1]
-    codebook = Codebook.train(_stack(training), WORDS, seed=seed)
+    codebook = Codebook.train(_stack(training), 64 if bench.smoke else WORDS, seed=seed)
     regions = token_regions(bench, seed) if way.startswith("rasmk") else None
     return (lambda b, gallery, queries: rank_by_asmk(codebook, b, gallery, queries, regions, reranker)), 0
 

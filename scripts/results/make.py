@@ -6,7 +6,9 @@
     python scripts/results/make.py maps --data DATA                    the pictures' maps alone
     python scripts/results/make.py tables                              results/tables.md and the figures, from the CSVs
 
-DATA holds gldv2-50/ and instances/. Runs and maps go to --work (runs/results), figures to results/*.csv. --smoke runs
+    python scripts/results/make.py share --data DATA                   mAP against the share that the object fills
+
+DATA holds gldv2-50/ and instances/. Several processes may run the same command: each takes rows that are free. Runs and maps go to --work (runs/results), figures to results/*.csv. --smoke runs
 any of it in a minute or two, on a few photos, into --work alone.
 """
 
@@ -15,9 +17,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from figures import draw_all
 from local_rows import LOCAL_ROWS, make_local_row
 from rows import ROWS, SEEDS, TABLES
-from run import REPOSITORY, Bench, make_row, say
+from run import REPOSITORY, Bench, locked, make_row, say
+from share import make_share
 from tables import write_tables
 
 # Every table once with the first seed, then the others: what was stopped early has all of its systems.
@@ -28,7 +32,7 @@ ONCE = ("last-stage",)  # with the first seed only
 def main() -> None:
     tables = {**{table.name: list(table.rows) for table in TABLES}, "local": list(LOCAL_ROWS)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["all", "row", "maps", "tables", *tables])
+    parser.add_argument("what", choices=["all", "row", "maps", "share", "tables", *tables])
     parser.add_argument("names", nargs="*", help="with `row`: which")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--work", type=Path, default=Path("runs/results"))
@@ -44,19 +48,28 @@ def main() -> None:
         for seed in given.seeds:
             for table in (*ORDER, *(ONCE if seed == given.seeds[0] else ())):
                 make_rows(bench, tables[table], seed)
+            make_share(bench, seed)
+    elif given.what == "share":
+        for seed in given.seeds:
+            make_share(bench, seed)
     elif given.what != "tables":
         for seed in given.seeds:
             make_rows(bench, given.names if given.what == "row" else tables[given.what], seed)
-    say(f"written: {write_tables(results)}")
+    for path in (write_tables(results), *draw_all(results)):
+        say(f"written: {path}")
 
 
 def make_rows(bench: Bench, names: list[str], seed: int) -> None:
     for name in names:
-        if name in LOCAL_ROWS:
-            make_local_row(bench, LOCAL_ROWS[name], seed)
-        else:
-            make_row(bench, ROWS[name], seed)
-        say(f"{name}, seed {seed}: done")
+        with locked(bench, f"row-{name}-{seed}", wait=False) as mine:
+            if not mine:
+                say(f"{name}, seed {seed}: another process is at it")
+                continue
+            if name in LOCAL_ROWS:
+                make_local_row(bench, LOCAL_ROWS[name], seed)
+            else:
+                make_row(bench, ROWS[name], seed)
+            say(f"{name}, seed {seed}: done")
 
 
 if __name__ == "__main__":

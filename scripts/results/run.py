@@ -5,13 +5,15 @@ Figures go to results/figures.csv, what was run to results/runs.csv; a row that 
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +32,7 @@ from tessera.evaluate.ranking import rank_by_index, rank_exactly
 from tessera.evaluate.run import score_run
 from tessera.models.backbones import build_backbone
 from tessera.models.registry import build_model
-from tessera.storage import atomic_path
+from tessera.storage import atomic_path, write_atomically
 
 REPOSITORY = Path(__file__).parents[2]
 FIGURES = ("row", "seed", "codec", "set", "distractors", "map", "mp1", "mp10", "queries", "gallery", "dim")
@@ -77,6 +79,20 @@ class Bench:
         return self.work / "runs" / f"{row.name}-{rate:g}-s{seed}"
 
 
+@contextlib.contextmanager
+def locked(bench: Bench, name: str, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock that processes share, so that several can make the tables together. False: another one has it."""
+    path = bench.work / "locks" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
 def make_row(bench: Bench, row: Row, seed: int) -> None:
     """Train and measure a row unless its figures are there."""
     wanted = {(row.name, str(seed), codec) for codec in row.codecs}
@@ -112,14 +128,15 @@ def make_row(bench: Bench, row: Row, seed: int) -> None:
 def choose_rate(bench: Bench, row: Row) -> float:
     """The rate with the best mAP on val landmarks, seed 0; test is not looked at."""
     path = bench.results / "choices.csv"
-    for rate in RATES:
-        if any(found["row"] == row.name and float(found["rate"]) == rate for found in read_csv(path)):
-            continue
-        train(bench, row, 0, rate)
-        descriptors = describe(bench, row, 0, rate)
-        score = score_descriptors(bench, benchmark_of(CHOICE_SET, bench.photos, bench.data), descriptors, "flat")
-        found = {"row": row.name, "seed": 0, "rate": rate, "set": CHOICE_SET, "map": round(score.map, 5)}
-        append_csv(path, CHOICES, {**found, "commit": commit()})
+    with locked(bench, f"choice-{row.name}"):
+        for rate in RATES:
+            if any(found["row"] == row.name and float(found["rate"]) == rate for found in read_csv(path)):
+                continue
+            train(bench, row, 0, rate)
+            descriptors = describe(bench, row, 0, rate)
+            score = score_descriptors(bench, benchmark_of(CHOICE_SET, bench.photos, bench.data), descriptors, "flat")
+            found = {"row": row.name, "seed": 0, "rate": rate, "set": CHOICE_SET, "map": round(score.map, 5)}
+            append_csv(path, CHOICES, {**found, "commit": commit()})
     tried = {float(found["rate"]): float(found["map"]) for found in read_csv(path) if found["row"] == row.name}
     return max(tried, key=lambda rate: tried[rate])
 
@@ -144,9 +161,13 @@ def command_of(bench: Bench, row: Row, seed: int, rate: float) -> list[str]:
 def train(bench: Bench, row: Row, seed: int, rate: float) -> None:
     """Train a run to its end, from where it stands; what it took is kept in `trained.json`."""
     run_dir = bench.run_dir(row, seed, rate)
-    done = run_dir / "trained.json"
-    if done.is_file():
-        return
+    with locked(bench, run_dir.name):
+        if not (run_dir / "trained.json").is_file():
+            _train(bench, row, seed, rate)
+
+
+def _train(bench: Bench, row: Row, seed: int, rate: float) -> None:
+    run_dir = bench.run_dir(row, seed, rate)
     command = command_of(bench, row, seed, rate)
     say(f"train {run_dir.name}")
     started, before = time.monotonic(), os.times()
@@ -169,7 +190,7 @@ def train(bench: Bench, row: Row, seed: int, rate: float) -> None:
         ),
         "train_s": round(time.monotonic() - started),
     }
-    done.write_text(json.dumps(trained), encoding="utf-8")
+    write_atomically(run_dir / "trained.json", json.dumps(trained).encode())
 
 
 def describe(bench: Bench, row: Row, seed: int, rate: float) -> npt.NDArray[np.float32]:
