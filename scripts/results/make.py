@@ -8,8 +8,9 @@
 
     python scripts/results/make.py share --data DATA                   mAP against the share that the object fills
 
-DATA holds gldv2-50/ and instances/. Several processes may run the same command: each takes rows that are free. Runs and maps go to --work (runs/results), figures to results/*.csv. --smoke runs
-any of it in a minute or two, on a few photos, into --work alone.
+DATA holds gldv2-50/ and instances/. Runs and maps go to --work (runs/results), figures to results/*.csv. Several
+processes may run the same command: each takes rows that are free. --smoke runs any of it in minutes, on a few photos,
+into --work alone.
 """
 
 from __future__ import annotations
