@@ -6,6 +6,7 @@ run that was stopped goes on with the next.
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -104,7 +105,8 @@ def open_graph(backbone: Backbone, file: Path) -> Run:
     """The backbone in ONNX Runtime on one thread: the same numbers, half again as fast as torch."""
     file.parent.mkdir(parents=True, exist_ok=True)
     axes = {0: "batch", 2: "height", 3: "width"}
-    with atomic_path(file) as temporary:
+    with atomic_path(file) as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the older exporter, which is the quick one
         torch.onnx.export(
             backbone.eval(),
             (torch.zeros(1, 3, 64, 96),),
