@@ -17,7 +17,20 @@ import numpy.typing as npt
 import torch
 from maps import PictureMaps
 from rows import BACKBONE, ROWS, SIZE, Row
-from run import FIGURES, RUNS, Bench, append_csv, choose_rate, commit, describe, load_network, read_csv, say, train
+from run import (
+    FIGURES,
+    RUNS,
+    Bench,
+    append_csv,
+    choose_rate,
+    commit,
+    describe,
+    figures_of,
+    load_network,
+    read_csv,
+    say,
+    train,
+)
 from sets import TEST_SETS, benchmark_of, training_photos, unseen_photos
 
 from tessera.data.benchmark import Benchmark
@@ -111,12 +124,9 @@ def make_local_row(bench: Bench, local: LocalRow, seed: int) -> None:
             for distractors in (False, True):
                 benchmark = benchmark_of(set_name, bench.photos, bench.data, distractors=distractors)
                 score = score_features(bench, benchmark, pictures, ranker)
-                figures = {
-                    **{"row": name, "seed": seed, "codec": way, "set": set_name, "distractors": int(distractors)},
-                    **{"map": round(score.map, 5), "mp1": round(score.mp[1], 5), "mp10": round(score.mp[10], 5)},
-                    **{"queries": len(benchmark.queries), "gallery": len(benchmark.gallery), "dim": size},
-                }
-                append_csv(bench.results / "figures.csv", FIGURES, figures)
+                what = {"row": name, "seed": seed, "codec": way, "dim": size}
+                found_here = figures_of(benchmark, score, distractors=distractors)
+                append_csv(bench.results / "figures.csv", FIGURES, {**what, **found_here})
     run = {"row": name, "seed": seed, "rate": local.rate, "describe_s": round(time.monotonic() - started)}
     append_csv(bench.results / "runs.csv", RUNS, {**run, "commit": commit()})
 

@@ -20,14 +20,14 @@ from pathlib import Path
 
 from figures import draw_all
 from local_rows import LOCAL_ROWS, make_local_row
-from rows import ROWS, SEEDS, TABLES
-from run import REPOSITORY, Bench, locked, make_row, say
+from rows import REFERENCES, ROWS, SEEDS, TABLES
+from run import REPOSITORY, Bench, locked, make_reference, make_row, say
 from share import make_share
 from tables import write_tables
 
 # Every table once with the first seed, then the others: what was stopped early has all of its systems.
 ORDER = ("table1", "tokens", "components", "refinement", "tokenizer", "local", "equal-d", "own-loss")
-ONCE = ("last-stage",)  # with the first seed only
+ONCE = ("references", "last-stage")  # with the first seed only
 
 
 def main() -> None:
@@ -66,7 +66,9 @@ def make_rows(bench: Bench, names: list[str], seed: int) -> None:
             if not mine:
                 say(f"{name}, seed {seed}: another process is at it")
                 continue
-            if name in LOCAL_ROWS:
+            if name in REFERENCES:
+                make_reference(bench, name)
+            elif name in LOCAL_ROWS:
                 make_local_row(bench, LOCAL_ROWS[name], seed)
             else:
                 make_row(bench, ROWS[name], seed)

@@ -145,6 +145,9 @@ LAST_STAGE = tuple(
     for row in GLOBAL
 )
 
+# What the backbone gives before anything is trained: no rows of the paper's tables, but what their figures start from.
+REFERENCES = {f"imagenet-{pooling}": pooling for pooling in ("spoc", "gem", "rmac")}
+
 ROWS = {row.name: row for row in (*GLOBAL, *ABLATIONS, *EQUAL_DIM, *OWN_LOSS, *LAST_STAGE)}
 
 TABLES = (
@@ -176,6 +179,11 @@ TABLES = (
         "tokens",
         "Number of tokens",
         {"l1": "L = 1", "l2": "L = 2", "l3": "L = 3", "token": "L = 4", "l6": "L = 6", "l8": "L = 8"},
+    ),
+    Table(
+        "references",
+        "The backbone as ImageNet left it, 1280-d: nothing is trained",
+        {"imagenet-spoc": "SPoC", "imagenet-gem": "GeM, p = 3", "imagenet-rmac": "R-MAC"},
     ),
     Table("own-loss", "Losses of their own", {row.name: row.label for row in OWN_LOSS}),
     Table("last-stage", "The last stage trained too", {row.name: row.label for row in LAST_STAGE}),

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from maps import PictureMaps, describe_maps
-from rows import BACKBONE, COMMON, RATES, ROWS, SIZE, SMOKE, Row
+from rows import BACKBONE, COMMON, RATES, REFERENCES, ROWS, SIZE, SMOKE, Row
 from sets import CHOICE_SET, TEST_SETS, Photo, benchmark_of, read_photos, thin_out, unseen_photos, write_training_list
 
 from tessera.cli.main import app
@@ -105,24 +105,44 @@ def make_row(bench: Bench, row: Row, seed: int) -> None:
     run_dir = bench.run_dir(row, seed, rate)
     trained = json.loads((run_dir / "trained.json").read_text(encoding="utf-8"))
     for codec in row.codecs:
-        for name in TEST_SETS:
-            for distractors in (False, True):
-                benchmark = benchmark_of(name, bench.photos, bench.data, distractors=distractors)
-                score = score_descriptors(bench, benchmark, descriptors, codec)
-                figures = {
-                    **{"row": row.name, "seed": seed, "codec": codec, "set": name, "distractors": int(distractors)},
-                    **{"map": round(score.map, 5), "mp1": round(score.mp[1], 5), "mp10": round(score.mp[10], 5)},
-                    "queries": len(benchmark.queries),
-                    "gallery": len(benchmark.gallery),
-                    "dim": descriptors.shape[1],
-                }
-                append_csv(bench.results / "figures.csv", FIGURES, figures)
+        write_figures(bench, {"row": row.name, "seed": seed, "codec": codec}, descriptors)
     described_s = round(time.monotonic() - started, 1)
     append_csv(
         bench.results / "runs.csv",
         RUNS,
         {"row": row.name, "seed": seed, "rate": rate, **trained, "describe_s": described_s, "commit": commit()},
     )
+
+
+def make_reference(bench: Bench, name: str) -> None:
+    """Measure a pooling of the maps with nothing trained."""
+    if any(found["row"] == name for found in read_csv(bench.results / "figures.csv")):
+        return
+    network = build_model(f"{REFERENCES[name]}-r50", backbone=BACKBONE, dim=None, whitening="global")
+    descriptors = describe_maps(network.head, bench.maps.scaled_groups(), len(bench.pictures.paths))
+    write_figures(bench, {"row": name, "seed": 0, "codec": "flat"}, descriptors)
+
+
+def write_figures(bench: Bench, what: dict[str, Any], descriptors: npt.NDArray[np.float32]) -> None:
+    """Score descriptors on both test sets, alone and with distractors."""
+    for name in TEST_SETS:
+        for distractors in (False, True):
+            benchmark = benchmark_of(name, bench.photos, bench.data, distractors=distractors)
+            score = score_descriptors(bench, benchmark, descriptors, what["codec"])
+            append_csv(
+                bench.results / "figures.csv",
+                FIGURES,
+                {**what, **figures_of(benchmark, score, distractors=distractors), "dim": descriptors.shape[1]},
+            )
+
+
+def figures_of(benchmark: Benchmark, score: Any, *, distractors: bool) -> dict[str, Any]:
+    """What figures.csv says of a score."""
+    return {
+        **{"set": benchmark.name.removesuffix("+distractors"), "distractors": int(distractors)},
+        **{"map": round(score.map, 5), "mp1": round(score.mp[1], 5), "mp10": round(score.mp[10], 5)},
+        **{"queries": len(benchmark.queries), "gallery": len(benchmark.gallery)},
+    }
 
 
 def choose_rate(bench: Bench, row: Row) -> float:
