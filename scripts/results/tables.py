@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from rows import ROWS, SEEDS, TABLES, Table
+from rows import SEEDS, TABLES, Table
 from run import REPOSITORY, read_csv
 
 COLUMNS = (("gldv2-test", "0"), ("gldv2-test", "1"), ("instances-val", "0"), ("instances-val", "1"))
