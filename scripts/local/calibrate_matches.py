@@ -18,9 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from measure_systems import SIZE, landmark_benchmark, planar
+from measure_systems import SIZE, landmark_benchmark
 from PIL import Image
 
+from tessera.bench.planar_scenes import draw_homography, paint_scene, warp
 from tessera.data.benchmark import Benchmark
 from tessera.data.images import load_benchmark
 from tessera.evaluate.local import BenchmarkFeatures
@@ -29,8 +30,9 @@ from tessera.extract.extractor import Extractor
 from tessera.local.dsm import DsmConfig, DsmExtractor, verify_channels
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalExtractor, LocalFeatures
-from tessera.local.rerank import DEPTH, EDGE_CELLS, open_reranker, order_candidates
+from tessera.local.rerank import EDGE_CELLS, open_reranker, order_candidates
 from tessera.local.verification import VerificationConfig, verify
+from tessera.refiners import RERANKERS
 
 BOUNDS = (6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 30, 32, 34, 36, 40)
 
@@ -49,7 +51,7 @@ def main() -> None:
     parser.add_argument("--role", default="val")
     parser.add_argument("--gallery", type=int, default=40, help="photos a landmark; 0 for painted scenes alone")
     parser.add_argument("--queries", type=int, default=10, help="a landmark")
-    parser.add_argument("--depth", type=int, default=DEPTH, help="photos that a query is compared with")
+    parser.add_argument("--depth", type=int, default=RERANKERS["sp"].depth, help="photos that a query is compared with")
     parser.add_argument("--planar", type=int, default=0, help="painted scenes")
     parser.add_argument(
         "--enlarge", type=int, default=1, help="painted scenes by so much, for networks with coarse maps"
@@ -102,8 +104,8 @@ def open_ways(given: argparse.Namespace) -> tuple[LocalExtractor, dict[str, Acce
 
 def compare_scenes(local: LocalExtractor, accept: Accept, scenes: int, zoom: int) -> tuple[np.ndarray, np.ndarray]:
     """What the bounds accept of painted scenes with their own views, and with the views of four others."""
-    painted = [planar.paint_scene(seed) for seed in range(scenes)]
-    views = [planar.warp(scene, planar.draw_homography(seed), seed) for seed, scene in enumerate(painted)]
+    painted = [paint_scene(seed) for seed in range(scenes)]
+    views = [warp(scene, draw_homography(seed), seed) for seed, scene in enumerate(painted)]
     first, second = ([local.extract(enlarge(image, zoom)) for image in images] for images in (painted, views))
     true = [accept(first[i], second[i]) for i in range(scenes)]
     strange = [accept(first[i], second[(i + j) % scenes]) for i in range(scenes) for j in range(1, 5)]
@@ -144,6 +146,7 @@ def _outcome(benchmark: Benchmark, rankings: np.ndarray, counts: list[np.ndarray
         order = head[order_candidates(found, -np.arange(len(head)))]
         relevance = relevance_for(lists, PROTOCOLS["easy"])
         before, after = (score_query(np.r_[r, rest], relevance, (1,)) for r in (head, order))
+        assert before is not None and after is not None, "every query has a positive"
         gains.append(after.ap - before.ap)
     error = np.std(gains) / np.sqrt(len(gains))
     shares = f"{np.mean(true):.1%} of {len(true):,} | {np.mean(strange):.2%} of {len(strange):,}"
