@@ -37,8 +37,8 @@ from tessera.data.benchmark import Benchmark
 from tessera.data.images import load_benchmark
 from tessera.evaluate.protocol import KAPPAS
 from tessera.evaluate.ranking import rank_exactly
-from tessera.evaluate.run import score_run
-from tessera.explain.regions import merge_maps, region_box
+from tessera.evaluate.run import score_rankings
+from tessera.explain.attention_regions import merge_maps, region_box
 from tessera.local.codebook import Codebook
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalFeatures
@@ -152,7 +152,7 @@ def open_way(
     return (lambda b, gallery, queries: rank_by_asmk(codebook, b, gallery, queries, regions, reranker)), 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Named:
     """Stands for an extractor where only its name and its cells are asked for: the features are there."""
 
@@ -346,7 +346,7 @@ def score_features(bench: Bench, benchmark: Benchmark, pictures: Sequence[LocalF
     place = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
     gallery = [pictures[place[name]] for name in benchmark.gallery_names]
     queries = [pictures[place[name]] for name in benchmark.query_names]
-    scores, _, _ = score_run(benchmark, rank(benchmark, gallery, queries), KAPPAS)
+    scores, _, _ = score_rankings(benchmark, rank(benchmark, gallery, queries), KAPPAS)
     return scores["all"]
 
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from tessera.data.images import load_benchmark
 from tessera.extract.scales import rescale
 from tessera.models.backbones import Backbone
-from tessera.models.bundle import DEFAULT_SCALES
+from tessera.models.preprocessing import DEFAULT_SCALES
 from tessera.storage import atomic_path
 
 _A_FILE = 256  # pictures

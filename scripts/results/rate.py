@@ -24,7 +24,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    network = build_model(given.model).train().to(memory_format=torch.channels_last)
+    network = build_model(given.model).train()
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     loss = build_loss("arcface", dim=network.dim, num_classes=CLASSES, margin_rad=0.2, scale=32.0)
     images = torch.randn(given.batch, 3, given.crop, given.crop).contiguous(memory_format=torch.channels_last)
     labels = torch.arange(given.batch)

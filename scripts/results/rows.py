@@ -42,8 +42,8 @@ _CLASSIFY = ('task={kind="classify",joint=false}',)
 
 @dataclass(frozen=True)
 class Row:
-    """name: of the row and its runs. label: as the table shows it. recipe: below recipes/. settings: laid over it.
-
+    """name: of the row and its runs. label: as the table shows it. recipe: of the package.
+    settings: laid over it.
     rate_of: the row whose chosen rate it takes; empty for its own choice. codecs: how its descriptors are ranked.
     trained: whether the backbone's last stage learns, so that the pictures' maps are its own.
     """

@@ -29,7 +29,7 @@ from tessera.cli.main import app
 from tessera.data.benchmark import Benchmark
 from tessera.evaluate.protocol import KAPPAS
 from tessera.evaluate.ranking import rank_by_index, rank_exactly
-from tessera.evaluate.run import score_run
+from tessera.evaluate.run import score_rankings
 from tessera.models.backbones import build_backbone
 from tessera.models.registry import build_model
 from tessera.storage import atomic_path, write_atomically
@@ -175,7 +175,7 @@ def command_of(bench: Bench, row: Row, seed: int, rate: float) -> list[str]:
     )
     laid = [word for setting in settings for word in ("--set", setting)]
     out = ["--data", str(bench.data), "-o", str(bench.run_dir(row, seed, rate)), "--resume", "--json"]
-    return ["tessera", "train", f"recipes/{row.recipe}", *laid, *out]
+    return ["tessera", "train", row.recipe.removesuffix(".toml"), *laid, *out]
 
 
 def train(bench: Bench, row: Row, seed: int, rate: float) -> None:
@@ -194,9 +194,8 @@ def _train(bench: Bench, row: Row, seed: int, rate: float) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     with (run_dir / "log.txt").open("a", encoding="utf-8") as log:
         log.write(f"{' '.join(command)}\n")
-        words = ["train", str(REPOSITORY / command[2]), *command[3:]]
         with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
-            app(words, standalone_mode=False)  # the command itself, without starting a process for each run
+            app(command[1:], standalone_mode=False)  # the command itself, without starting a process for each run
     described = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))
     losses = [found for found in read_csv(run_dir / "scalars.csv") if found["name"] == "loss"]
     trained = {
@@ -246,7 +245,7 @@ def score_descriptors(bench: Bench, benchmark: Benchmark, descriptors: npt.NDArr
     gallery = descriptors[[place[name] for name in benchmark.gallery_names]]
     queries = descriptors[[place[name] for name in benchmark.query_names]]
     rankings = rank_exactly(gallery, queries) if codec == "flat" else rank_by_index(codec, gallery, queries)
-    scores, _, _ = score_run(benchmark, rankings, KAPPAS, partial=codec != "flat")
+    scores, _, _ = score_rankings(benchmark, rankings, KAPPAS, partial=codec != "flat")
     return scores["all"]
 
 

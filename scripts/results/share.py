@@ -23,7 +23,7 @@ from sets import Photo
 from tessera.data.benchmark import Benchmark
 from tessera.evaluate.protocol import KAPPAS
 from tessera.evaluate.ranking import rank_exactly
-from tessera.evaluate.run import score_run
+from tessera.evaluate.run import score_rankings
 from tessera.local.codebook import Codebook
 from tessera.models.backbones import build_backbone
 
@@ -59,7 +59,7 @@ def make_share(bench: Bench, seed: int, systems: Sequence[str] = SYSTEMS) -> Non
             first = len(asked) + len(others) + number * len(targets)
             gallery = [*range(first, first + len(targets)), *range(len(asked), len(asked) + len(others))]
             benchmark = one_each(len(asked), gallery, maps)
-            scores, _, _ = score_run(benchmark, rank(gallery, list(range(len(asked)))), KAPPAS)
+            scores, _, _ = score_rankings(benchmark, rank(gallery, list(range(len(asked)))), KAPPAS)
             found = {"row": name, "seed": seed, "share": round(share, 4), "map": round(scores["all"].map, 5)}
             counts = {"queries": len(asked), "gallery": len(gallery), "commit": commit()}
             append_csv(path, COLUMNS, {**found, **counts})
@@ -91,7 +91,9 @@ def paste(bench: Bench, target: Photo, background: Photo, share: float, number: 
         scene = scene.resize((round(scene.width * factor), round(scene.height * factor)), Image.Resampling.LANCZOS)
         zoom = (share * scene.width * scene.height / (thing.width * thing.height)) ** 0.5
         zoom = min(zoom, scene.width / thing.width, scene.height / thing.height)
-        small = thing.resize((max(1, round(thing.width * zoom)), max(1, round(thing.height * zoom))), Image.LANCZOS)
+        small = thing.resize(
+            (max(1, round(thing.width * zoom)), max(1, round(thing.height * zoom))), Image.Resampling.LANCZOS
+        )
         place = np.random.default_rng(number).random(2)
         free = (scene.width - small.width, scene.height - small.height)
         scene.paste(small, (int(place[0] * free[0]), int(place[1] * free[1])))
@@ -114,8 +116,8 @@ def open_system(
 
         def by_parts(gallery: list[int], queries: list[int]) -> Iterator[IntArray]:
             benchmark = one_each(len(queries), gallery, maps)
-            chosen = [[features[row] for row in rows] for rows in (gallery, queries)]
-            return rank_by_asmk(codebook, benchmark, *chosen, None, None)
+            there, asked = ([features[row] for row in rows] for rows in (gallery, queries))
+            return rank_by_asmk(codebook, benchmark, there, asked, None, None)
 
         return by_parts
     rate = choose_rate(bench, ROWS[name])

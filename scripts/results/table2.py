@@ -24,7 +24,7 @@ from tessera.index.build import build_index
 from tessera.local.codebook import Codebook
 from tessera.local.inverted_file import InvertedFile, KernelConfig
 from tessera.local.network import HOW_SCALES
-from tessera.models.bundle import DEFAULT_SCALES
+from tessera.models.preprocessing import DEFAULT_SCALES
 from tessera.models.registry import build_model
 
 EXTRACT = ("row", "scales", "width", "height", "cpu_ms", "repeats", "commit")
@@ -72,7 +72,8 @@ def measure_extraction(name: str, side: int, repeats: int = 2) -> None:
     if any(found["row"] == name and found["width"] == str(side) for found in read_csv(path)):
         return
     model, scales = NETWORKS[name]
-    network = build_model(model).eval().to(memory_format=torch.channels_last)
+    network = build_model(model).eval()
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     picture = np.random.default_rng(0).standard_normal((1, 3, side * 3 // 4, side)).astype(np.float32)
     spent = []
     for _ in range(repeats):

@@ -178,14 +178,14 @@ def table2(results: Path) -> str:
     ]
     lines = [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
     for label, network, *paper in TABLE2:
-        found = searched.get(label.replace("\\", ""))
+        measured = searched.get(label.replace("\\", ""))
         cells = ["not yet run", ""]
         memory = ""
-        if found is not None:
-            factor = 1_000_000 / int(found["images"])
-            mark = "" if factor == 1 else f" (from {int(found['images']):,})"
-            cells = [f"{float(found[key]) * factor / 1e3:.3f}{mark}" for key in ("top100_cpu_ms", "full_cpu_ms")]
-            memory = f"{float(found['bytes_an_image']) / 1e3:.1f}"
+        if measured is not None:
+            factor = 1_000_000 / int(measured["images"])
+            mark = "" if factor == 1 else f" (from {int(measured['images']):,})"
+            cells = [f"{float(measured[key]) * factor / 1e3:.3f}{mark}" for key in ("top100_cpu_ms", "full_cpu_ms")]
+            memory = f"{float(measured['bytes_an_image']) / 1e3:.1f}"
         took = extracted.get(network)
         took_s = "not yet run" if took is None else f"{float(took['cpu_ms']) / 1e3:.1f} ({took['scales']} scales)"
         lines.append(_line([label, *cells, paper[0], took_s, paper[1], memory, paper[2]]))

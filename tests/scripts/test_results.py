@@ -92,13 +92,14 @@ def test_every_row_has_a_recipe_that_takes_its_settings(data: Path, tmp_path: Pa
     import rows
     import run
 
+    from tessera.config import find_config
     from tessera.train.recipe import load_recipe
 
     bench = run.Bench(data, tmp_path / "work")
     for row in rows.ROWS.values():
         command = run.command_of(bench, row, 1, 1e-3)
         settings = [word for before, word in pairwise(command) if before == "--set"]
-        recipe = load_recipe(run.REPOSITORY / command[2], settings)
+        recipe = load_recipe(find_config("recipes", command[2]), settings)
         assert recipe.seed == 1 and recipe.optimiser.rate == 1e-3, row.name
         assert recipe.model.config["backbone"] == rows.BACKBONE, row.name
         assert recipe.frozen.enabled is not row.trained, row.name
@@ -111,7 +112,7 @@ def test_every_ablation_recipe_has_a_row() -> None:
     wanted = {
         f"{folder}/{path.name}"
         for folder in ("components", "refinement", "tokenizer", "tokens")
-        for path in (FOLDER.parents[1] / "recipes" / folder).glob("*.toml")
+        for path in (FOLDER.parents[1] / "src" / "tessera" / "recipes" / folder).glob("*.toml")
         if path.stem not in same
     }
     assert wanted == {row.recipe for row in rows.ABLATIONS}
@@ -123,7 +124,7 @@ def test_maps_give_the_extractor_s_descriptor(tmp_path: Path) -> None:
     from PIL import Image
 
     from tessera.extract.extractor import Extractor
-    from tessera.models.export import export_bundle, make_card
+    from tessera.models.onnx_export import export_bundle, make_card
     from tessera.models.registry import build_model
 
     picture = np.random.default_rng(0).integers(0, 255, (90, 140, 3), dtype=np.uint8)
