@@ -401,3 +401,18 @@ def test_the_service_is_ready_when_its_index_is_loaded_and_says_what_it_does(ser
         assert len(closed) == 1  # what could not be opened whole is not left open
     finally:
         service.stop()
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.TXT", "x.tsv", ".txt", "x"])
+def test_an_upload_is_one_picture_whatever_its_name_says(running, tmp_path, token_bundle, scenes_dir, picture, name):
+    settings = Settings(tmp_path / "g.tessera", writer_key="w", threads=1, timeout_s=280)
+    with Gallery(settings.gallery_path, model=str(token_bundle), threads=1):
+        pass
+    secret = scenes_dir / "scene05.jpg"
+    listing = picture()["file"][1] + f"\npath\n{secret}\n".encode()
+    writer = {"Authorization": "Bearer w"}
+    with running(settings) as address, httpx.Client(base_url=address, timeout=280, headers=writer) as client:
+        added = client.post("/api/images", files={"file": (name, listing)})
+        assert added.status_code == 201
+        assert added.json()["name"].endswith(".jpg")
+        assert [image["name"] for image in client.get("/api/images").json()["images"]] == [added.json()["name"]]

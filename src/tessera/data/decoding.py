@@ -18,7 +18,17 @@ from tessera import errors
 from tessera.errors import ImageError, ImageLimitError
 
 # Tried in this order. HEIF is there only with the package pillow-heif, AVIF where Pillow was built with it.
-FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "AVIF", "HEIF")
+SUFFIXES = {
+    "JPEG": ".jpg",
+    "PNG": ".png",
+    "WEBP": ".webp",
+    "TIFF": ".tif",
+    "GIF": ".gif",
+    "BMP": ".bmp",
+    "AVIF": ".avif",
+    "HEIF": ".heic",
+}
+FORMATS = tuple(SUFFIXES)
 
 _ORIENTATION = 0x0112
 # Pillow rotates these by itself while it decodes.
@@ -52,6 +62,12 @@ class OpenedImage:
     def rotated_size(self) -> tuple[int, int]:
         width, height = self.image.size
         return (height, width) if self.orientation >= 5 else (width, height)
+
+    @property
+    def suffix(self) -> str:
+        """What a file of this format ends in. A JPEG may hold several pictures, and Pillow calls it MPO then."""
+        form = self.image.format or ""
+        return SUFFIXES.get("JPEG" if form == "MPO" else form, "")
 
     def close(self) -> None:
         if self.owned is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from tessera.gallery.ingest.importing import DescribedImage, store_described
 from tessera.gallery.ingest.indexing import IndexRun, ProgressCallback
 from tessera.gallery.ingest.plan import Plan
 from tessera.gallery.ingest.rebuilding import ensure_model
-from tessera.gallery.ingest.sources import look_at, resolve_source
+from tessera.gallery.ingest.sources import Source, look_at, resolve_source
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
 from tessera.gallery.search.local_features import LocalFeatureIndex
 from tessera.gallery.search.query import Query, describe_query, unit_descriptor
@@ -109,8 +109,28 @@ class Gallery:
         """
         if not sources and not rebuild and local is None:
             raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
-        started = time.perf_counter()
         found = [resolve_source(source) for source in sources]
+        return self._index(
+            found, prune=prune, rebuild=rebuild, metadata=metadata, progress=progress, ray=ray, local=local
+        )
+
+    def index_file(self, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> IndexReport:
+        """Add exactly one picture, whatever its name ends in: nothing that it holds is taken for a list of others."""
+        blob = to_blob(path)
+        return self._index([Source("file", blob, blob)], metadata=metadata)
+
+    def _index(
+        self,
+        found: Sequence[Source],
+        *,
+        metadata: Mapping[str, Any] | None,
+        prune: bool = False,
+        rebuild: bool = False,
+        progress: ProgressCallback | None = None,
+        ray: str | None = None,
+        local: str | None = None,
+    ) -> IndexReport:
+        started = time.perf_counter()
         given = None if metadata is None else encode_metadata(metadata)
         with self._store.write():
             run = IndexRun(self._catalog, self.describer, progress=progress, ray=ray)

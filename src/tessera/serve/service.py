@@ -290,12 +290,12 @@ class GalleryService:
 
     def add(self, name: str, content: bytes, metadata: dict[str, str]) -> dict[str, Any]:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
-        read_photo(content, size=64, limits=self.limits)  # refuse what is no picture before anything is written
+        photo = read_photo(content, size=64, limits=self.limits)  # refuse what is none before anything is written
         self._require_catalogue()
-        target = uploads.place_for(content, name, self.settings.gallery_path)
+        target = uploads.place_for(content, name, photo.suffix, self.settings.gallery_path)
         try:
             write_atomically(target, content)
-            self.gallery.index(target, metadata=metadata or None)
+            self.gallery.index_file(target, metadata=metadata or None)
         finally:
             record = self.gallery.find(target)
             if record is None:  # another process is writing, say: who adds it again will send it again
