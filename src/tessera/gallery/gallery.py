@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -218,6 +219,10 @@ class Gallery:
             stored = store_described(self._store, images)
             self._store.engine.refresh(self._catalog, writing=True)
         return stored
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Be the one writer for a block: whoever keeps files beside the gallery changes them only there."""
+        return self._store.write()
 
     def remove(self, paths: PathOrId | Iterable[PathOrId]) -> int:
         """Take images out, by path, by folder or by id; files are not touched. Returns how many images went.

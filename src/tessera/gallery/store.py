@@ -60,6 +60,7 @@ class Store:
         self.answers_at_once = reload == "background"
         self._reloading = threading.Lock()
         self._writing, self._opening = threading.RLock(), threading.RLock()
+        self._is_writing = False
         self._shown = -1  # the generation that the engine shows at least
         self._shown_model: str | None = None  # the fingerprint of its descriptors
         self._describer = None if self._asked_model is None else self._describe_by(self._asked_model)
@@ -125,9 +126,20 @@ class Store:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[None]:
-        """Be the one writer: threads of this process wait for each other, another process's writing is an error."""
-        with self._writing, writer_lock(self.path):
-            yield
+        """Be the one writer: threads of this process wait for each other, another process's writing is an error.
+
+        Within such a block the same thread may write again: several calls are then one writer's work.
+        """
+        with self._writing:
+            if self._is_writing:
+                yield
+                return
+            with writer_lock(self.path):
+                self._is_writing = True
+                try:
+                    yield
+                finally:
+                    self._is_writing = False
 
     @property
     def engine(self) -> Engine:

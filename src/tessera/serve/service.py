@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -291,22 +291,30 @@ class GalleryService:
     def add(self, name: str, content: bytes, metadata: dict[str, str]) -> dict[str, Any]:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
         photo = read_photo(content, size=64, limits=self.limits)  # refuse what is none before anything is written
-        self._require_catalogue()
-        target = uploads.place_for(content, name, photo.suffix, self.settings.gallery_path)
-        try:
-            write_atomically(target, content)
-            self.gallery.index_file(target, metadata=metadata or None)
-        finally:
-            record = self.gallery.find(target)
-            if record is None:  # another process is writing, say: who adds it again will send it again
-                uploads.discard(target)
+        with self._writing():
+            target = uploads.place_for(content, name, photo.suffix, self.settings.gallery_path)
+            try:
+                write_atomically(target, content)
+                self.gallery.index_file(target, metadata=metadata or None)
+            finally:
+                record = self.gallery.find(target)
+                if record is None:
+                    uploads.discard(target)
         if record is None or record.state != "ok":
             raise UsageError("The picture could not be indexed.")
         return self._image(record)
 
     def remove(self, image_id: int) -> None:
-        path = Path(self.record(image_id).path)
+        with self._writing():
+            path = Path(self.record(image_id).path)
+            self.gallery.remove(image_id)
+            if path.is_relative_to(self.settings.gallery_path / uploads.FOLDER):
+                uploads.discard(path)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The gallery's one writer, files of uploads included: another service must not discard what this one keeps."""
         self._require_catalogue()
-        self.gallery.remove(image_id)
-        if path.is_relative_to(self.settings.gallery_path / uploads.FOLDER):
-            uploads.discard(path)
+        with self.gallery.writing():
+            self._require_catalogue()
+            yield
