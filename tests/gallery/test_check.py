@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tessera
-from tessera.errors import GalleryDamagedError
+from tessera.errors import BundleDamagedError, GalleryDamagedError
 from tessera.gallery.check import check_catalog_file
 
 
@@ -100,3 +101,25 @@ def test_a_catalogue_of_which_nothing_is_left(filled: Path) -> None:
     with pytest.raises(GalleryDamagedError, match="Nothing could be read"):
         check_catalog_file(filled, repair=True)
     assert path.read_bytes()[:4] == b"\xa5" * 4  # it stays where it is
+
+
+def test_a_damaged_bundle_makes_no_descriptors_and_is_found(
+    tmp_path: Path, small_bundle: Path, photo_folder: Path
+) -> None:
+    bundle = shutil.copytree(small_bundle, tmp_path / "bundle")
+    with tessera.Gallery(tmp_path / "gallery", bundle) as gallery:
+        gallery.index(photo_folder)
+        content = bytearray((bundle / "model.onnx").read_bytes())
+        content[-100] ^= 1
+        (bundle / "model.onnx").write_bytes(content)
+        report = gallery.check(repair=True)
+        assert not report.ok
+        assert "changed or damaged" in report.findings[0].message
+    with (
+        tessera.Gallery(tmp_path / "gallery") as gallery,
+        pytest.raises(BundleDamagedError, match="changed or damaged"),
+    ):
+        gallery.search(photo_folder / "photo0.png")
+    shutil.rmtree(bundle)
+    with tessera.Gallery(tmp_path / "gallery") as gallery:
+        assert gallery.check().ok  # its descriptors are sound; that the bundle is elsewhere is a note

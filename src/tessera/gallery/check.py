@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tessera.errors import GalleryLockedError, StorageError
+from tessera.errors import BundleDamagedError, GalleryLockedError, ModelError, StorageError
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.catalog.paths import from_blob, printable
@@ -72,7 +72,7 @@ def check_catalog_file(gallery_dir: Path, *, repair: bool) -> list[Finding]:
 
 def check_gallery(store: Store, *, repair: bool) -> CheckReport:
     """Go through everything but the file of the catalogue; with repair, by the one writer, put right what can be."""
-    report = CheckReport()
+    report = CheckReport(_model_findings(store))
     for message in _content_damage(store.catalog, repair=repair):
         report.findings.append(Finding("damage", message, repair))
     problems = store.engine.problems(store.catalog)
@@ -85,6 +85,17 @@ def check_gallery(store: Store, *, repair: bool) -> CheckReport:
         report.findings += [Finding("note", message, repair) for message in advice]
     _look_at_files(store.catalog, report)
     return report
+
+
+def _model_findings(store: Store) -> list[Finding]:
+    """Whether the bundle that describes this gallery's queries is whole; one that is elsewhere now is only noted."""
+    try:
+        store.describer.bundle.verify()
+    except BundleDamagedError as error:
+        return [Finding("damage", str(error))]
+    except ModelError as error:
+        return [Finding("note", str(error))]
+    return []
 
 
 def catalog_damage(catalog: Catalog) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tessera.errors import (
+    BundleDamagedError,
     GalleryError,
     GalleryLockedError,
     GalleryMismatchError,
@@ -236,6 +237,8 @@ class Store:
             if self._describer is None or self._describer.model != model:
                 try:
                     self._describer = self._describe_by(str(model))
+                except BundleDamagedError:
+                    raise
                 except ModelError as error:
                     raise ModelError(
                         f"{error} {printable(self.path)} was made with it; if it was moved, "
