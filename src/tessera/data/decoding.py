@@ -15,6 +15,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from tessera import errors
+from tessera.data.repetition import refuse_many_parts, refuse_many_scans
 from tessera.errors import ImageError, ImageLimitError
 
 # Tried in this order. HEIF is there only with the package pillow-heif, AVIF where Pillow was built with it.
@@ -98,8 +99,11 @@ def open_image(
                 f"{name} has {size:,} bytes, more than the limit of {limits.max_bytes:,}. Make it smaller."
             )
         with _reading(name):
+            refuse_many_parts(file, name)
             image = _identify(file, name)
             _check_pixels(name, image.size, limits)
+            if image.format in ("JPEG", "MPO"):
+                refuse_many_scans(file, name, image.width * image.height, limits.max_pixels)
             orientation = _orientation(image) if rotate else 1
     except BaseException:
         file.close()

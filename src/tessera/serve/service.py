@@ -16,6 +16,7 @@ import numpy as np
 from tessera.data.images import Box, Limits, Photo, Pixels, read_photo
 from tessera.errors import GalleryError, ImageError, IndexingError, TesseraError, UsageError
 from tessera.serve import uploads
+from tessera.serve.decoders import DecoderPool
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
 from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
@@ -51,6 +52,7 @@ class GalleryService:
         self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
         self._thumbnails = ByteCache()
         self._explainer = Explainer()
+        self._decoders = DecoderPool(self.limits, timeout_s=settings.decode_timeout_s)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -63,6 +65,7 @@ class GalleryService:
         for gallery in (self._gallery, self._retired):
             if gallery is not None:
                 gallery.close()
+        self._decoders.close()
 
     @property
     def is_ready(self) -> bool:
@@ -123,6 +126,7 @@ class GalleryService:
         )
         try:
             count = len(gallery)
+            self._decoders.warm()
             self._opening = f"The gallery has {count:,} pictures; the network that describes them is being opened."
             gallery.describer.extractor.describe(np.zeros((64, 64, 3), np.uint8))  # its first run is its slowest
             self._opening = f"The index of {count:,} pictures is being loaded; it is made first where there is none."
@@ -261,7 +265,7 @@ class GalleryService:
     def _photo(self, query: Query, size: int, box: Box | None = None) -> Photo:
         """An uploaded picture, or one of the gallery, of which no message may name the file."""
         if not isinstance(query, int):
-            return read_photo(query, size=size, box=box, limits=self.limits)
+            return self._decoders.read_photo(query, size=size, box=box)
         try:
             return read_photo(Path(self.record(query).path), size=size, box=box, limits=self.limits)
         except ImageError as error:
@@ -290,7 +294,8 @@ class GalleryService:
 
     def add(self, name: str, content: bytes, metadata: dict[str, str]) -> dict[str, Any]:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
-        photo = read_photo(content, size=64, limits=self.limits)  # refuse what is none before anything is written
+        # Refuse what is none before anything is written; what could be decoded there at this size can be here.
+        photo = self._photo(content, self.gallery.describer.extractor.size)
         with self._writing():
             target = uploads.place_for(content, name, photo.suffix, self.settings.gallery_path)
             try:
