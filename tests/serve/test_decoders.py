@@ -135,7 +135,7 @@ def test_a_picture_that_takes_too_much_memory_is_an_error():
     large = io.BytesIO()
     Image.new("1", (20000, 5000)).save(large, "PNG")
     starved = DecoderPool(Limits(max_pixels=120_000_000, max_bytes=32 << 20), timeout_s=60)
-    starved.memory_bytes = 700 << 20
+    starved.memory_bytes = 450 << 20
     try:
         with pytest.raises(ImageError, match="memory"):
             starved.read_photo(large.getvalue(), size=64)

@@ -137,6 +137,8 @@ class Gallery:
             run = IndexRun(self._catalog, self.describer, progress=progress, ray=ray)
             differing = Plan()
             try:
+                if rebuild and prune:
+                    run.look_for_vanished(found, prune=True)  # first: what is gone cannot be described anew
                 switched = ensure_model(self._store, run, differing, rebuild=rebuild)
                 extra = (look_at(file.path, file.metadata) for file in differing)
                 report = run.run(found, metadata=given, prune=prune, extra=extra, retry=rebuild)
