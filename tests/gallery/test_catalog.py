@@ -192,14 +192,14 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_stored(catalog: Catal
     with catalog.write() as batch:
         put(batch, "a", 0.5)
     assert catalog._writer is not None
-    pages = catalog._writer.execute("PRAGMA page_count").fetchone()[0]
-    catalog._writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+    pages = catalog._writer.connection.execute("PRAGMA page_count").fetchone()[0]
+    catalog._writer.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(StorageError, match="disk is full"), catalog.write() as batch:
         for i in range(10_000):
             put(batch, f"more{i}", i / 16384)
     with catalog.read() as snapshot:
         assert snapshot.searchable == 1
-    catalog._writer.execute("PRAGMA max_page_count = 1000000")
+    catalog._writer.connection.execute("PRAGMA max_page_count = 1000000")
     _add(catalog, "b")
     with catalog.read() as snapshot:
         assert snapshot.searchable == 2

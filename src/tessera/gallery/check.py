@@ -15,7 +15,7 @@ from tessera.errors import BundleDamagedError, GalleryLockedError, ModelError, S
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.catalog.paths import from_blob, printable
-from tessera.gallery.catalog.salvage import salvage_catalog
+from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished, salvage_catalog
 from tessera.gallery.catalog.schema import connect, translate
 from tessera.gallery.catalog.snapshot import decode_descriptors
 from tessera.gallery.ingest.sources import look_at
@@ -60,6 +60,14 @@ class CheckReport:
 def check_catalog_file(gallery_dir: Path, *, repair: bool) -> list[Finding]:
     """Look at the catalogue alone, as a file: the first thing to do with a gallery that cannot be opened."""
     catalog = Catalog(gallery_dir / CATALOG_NAME)
+    if repair_is_unfinished(catalog.path):
+        message = f"A repair of the catalogue {catalog.path} was interrupted."
+        if not repair:
+            return [Finding("damage", message)]
+        with writer_lock(gallery_dir):
+            aside = finish_repair(catalog.path)
+        finished = Finding("damage", f"{message} It was finished; the damaged file is kept as {aside.name}.", True)
+        return [finished, *check_catalog_file(gallery_dir, repair=True)]
     if not catalog.path.is_file():
         return []
     damage = catalog_damage(catalog)

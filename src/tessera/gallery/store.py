@@ -23,6 +23,7 @@ from tessera.errors import (
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import LOCK_NAME, writer_lock
 from tessera.gallery.catalog.paths import printable
+from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished
 from tessera.gallery.engines.engine import Engine, open_engine, parse_engine
 from tessera.gallery.ingest.describer import Describer
 from tessera.models.bundle import DEFAULT_MODEL
@@ -72,6 +73,9 @@ class Store:
         shown = printable(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise GalleryError(f"{shown} is a file, not a gallery. A gallery is a folder; choose another path with -g.")
+        if repair_is_unfinished(self.catalog.path):
+            with writer_lock(self.path):
+                finish_repair(self.catalog.path)
         if not self.catalog.path.is_file():
             if not create:
                 raise GalleryError(f"There is no gallery at {shown}. Make one with `tessera index PHOTOS -g {shown}`.")

@@ -67,8 +67,8 @@ def _refuse_missing_files(catalog: Catalog, fingerprint: str) -> None:
         raise GalleryError(
             f"{len(missing)} files of this gallery cannot be reached, so no other model can describe them: "
             f"{printable(from_blob(missing[0].path))}{', ...' if len(missing) > 1 else ''} ({missing[0].error}). "
-            "Nothing was changed. Mount their disk; or take them out first, by `tessera index FOLDER --rebuild --prune` or by "
-            "`tessera remove`."
+            "Nothing was changed. Mount their disk; or take them out first, by `tessera index FOLDER --rebuild "
+            "--prune` or by `tessera remove`."
         )
 
 
