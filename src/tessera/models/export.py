@@ -25,6 +25,7 @@ from tessera.models.backbones import check_keys, read_state
 from tessera.models.bundle import Bundle, ModelCard, Preprocessing
 from tessera.models.local_network import LocalNetwork
 from tessera.models.network import GlobalNetwork
+from tessera.models.onnx_library import import_onnxruntime
 from tessera.models.registry import MODELS
 from tessera.storage import atomic_path
 
@@ -250,7 +251,7 @@ def check_graph(
 
     Descriptors are compared as they are, other outputs relative to their largest value.
     """
-    import onnxruntime
+    onnxruntime = import_onnxruntime()
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
