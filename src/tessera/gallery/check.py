@@ -83,6 +83,8 @@ def check_gallery(store: Store, *, repair: bool) -> CheckReport:
     report = CheckReport(_model_findings(store))
     for message in _content_damage(store.catalog, repair=repair):
         report.findings.append(Finding("damage", message, repair))
+    if repair and report.findings:
+        store.forget_engine()  # what it was opened with may have been damaged
     problems = store.engine.problems(store.catalog)
     if problems and repair:
         store.engine.rebuild(store.catalog)
@@ -122,18 +124,31 @@ def catalog_damage(catalog: Catalog) -> list[str]:
 
 
 def _content_damage(catalog: Catalog, *, repair: bool) -> Iterator[str]:
-    """Rows that cannot be right. Repaired, such images are forgotten and described again by the next `index`."""
+    """Rows that cannot be right. Repaired, what they held is described again by the next `index`."""
     with catalog.read() as snapshot:
-        dim = int(snapshot.setting("dim", 0) or 0)
+        settings = snapshot.damaged_rows("settings")
+        dim = int((snapshot.commonest_model()[1] if "dim" in settings else snapshot.setting("dim", 0)) or 0)
+        damaged = {table: snapshot.damaged_rows(table) for table in ("contents", "images")}
+        wrong = [content_id for part in snapshot.stream_blobs() for content_id, blob in part if not _is_unit(blob, dim)]
+        unusable = {*damaged["contents"], *wrong}
+        lost = {*snapshot.images_of(unusable), *snapshot.images_without_content()} - {*damaged["images"]}
         counted, kept = snapshot.count_searchable(), snapshot.searchable
-        orphans = snapshot.images_without_content()
-        wrong = [image_id for part in snapshot.stream_blobs() for image_id, blob in part if not _is_unit(blob, dim)]
-    if wrong or orphans:
-        if repair:
-            with catalog.write() as batch:
-                batch.remove([*wrong, *orphans])
+    if repair and (settings or unusable or lost or damaged["images"]):
+        with catalog.write() as batch:
+            batch.remove(damaged["images"])
+            batch.forget_descriptors(sorted(lost))
+            batch.delete_contents(sorted(unusable))
+            batch.restore_settings(settings)
+    if settings:
+        yield f"The settings {', '.join(map(repr, settings))} do not have their checksums."
+    if damaged["images"]:
         yield (
-            f"{len(wrong) + len(orphans)} images have a descriptor that is missing or no unit vector of {dim} numbers. "
+            f"{len(damaged['images'])} images have paths or metadata that do not have their checksums. Repaired, they "
+            "are taken out; the next `tessera index` finds their files again."
+        )
+    if lost or unusable:
+        yield (
+            f"{len(lost)} images have a descriptor that is missing, damaged or no unit vector of {dim} numbers. "
             "Repaired, they are described again by the next `tessera index`."
         )
     if counted != kept:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from tessera.data.boxes import Box
 from tessera.errors import GalleryError, UsageError
-from tessera.gallery.catalog.batch import encode_metadata
 from tessera.gallery.catalog.catalog import CATALOG_NAME
 from tessera.gallery.catalog.filters import Where, parse_where
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
 from tessera.gallery.catalog.snapshot import Record, Snapshot
 from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery

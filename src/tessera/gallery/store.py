@@ -185,6 +185,10 @@ class Store:
             return
         with self.catalog.write() as batch:
             batch.set("codec", self._asked_codec)
+        self.forget_engine()
+
+    def forget_engine(self) -> None:
+        """Open the engine anew when it is needed next, by the settings as they are then."""
         with self._opening:
             if self._engine is not None:
                 self._engine.close()

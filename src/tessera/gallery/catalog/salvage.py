@@ -13,8 +13,18 @@ from typing import Any
 
 from tessera.errors import GalleryDamagedError
 from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.checksums import GUARDED, row_checksum
+from tessera.gallery.catalog.metadata import readable_metadata
 from tessera.gallery.catalog.pages import PageFile, Row
-from tessera.gallery.catalog.schema import PAGE_BYTES, check_identity, connect, prepare, translated_errors
+from tessera.gallery.catalog.schema import (
+    PAGE_BYTES,
+    check_identity,
+    connect,
+    prepare,
+    put_setting,
+    translated_errors,
+)
+from tessera.gallery.catalog.snapshot import COMMONEST_MODEL
 from tessera.storage import storage_error, sync_folder
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
@@ -162,7 +172,7 @@ def _copy(source: PageFile, target: sqlite3.Connection) -> int | None:
         for table in ("contents", "images"):
             copied[table] += _insert(target, table, row)
     for key, value in settings.items():
-        target.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
+        put_setting(target, key, value)
     if not settings and not copied:
         target.execute("ROLLBACK")
         return None
@@ -176,7 +186,8 @@ def _walk(source: PageFile, roots: dict[str, int], table: str) -> Iterator[Row]:
 
 
 def _is_setting(row: Row) -> bool:
-    return len(row) == 3 and row[0] is None and isinstance(row[1], str) and isinstance(row[2], _SETTINGS_KINDS)
+    is_one = len(row) in (3, 4) and row[0] is None and isinstance(row[1], str) and isinstance(row[2], _SETTINGS_KINDS)
+    return is_one and (len(row) == 3 or row[3] == row_checksum(row[1], row[2]))
 
 
 def _is_sequence(row: Row) -> bool:
@@ -190,11 +201,14 @@ def _insert(target: sqlite3.Connection, table: str, row: Row) -> int:
         return 0
     if table == "images":  # of two rows for one path, the later one is right
         target.execute("DELETE FROM images WHERE path = ? AND id < ?", (values["path"], row[0]))
+    checksum = row_checksum(*(values[column] for column in GUARDED[table]))
+    if len(row) > 1 + len(values) and row[1 + len(values)] != checksum:
+        return 0
     columns = ",".join(values)
     marks = ",".join("?" * (1 + len(values)))
     with contextlib.suppress(sqlite3.IntegrityError):
-        statement = f"INSERT INTO {table} (id,{columns}) VALUES ({marks})"
-        return target.execute(statement, (row[0], *values.values())).rowcount
+        statement = f"INSERT INTO {table} ({columns},checksum) VALUES ({marks})"
+        return target.execute(statement, (*values.values(), checksum)).rowcount
     return 0
 
 
@@ -203,7 +217,7 @@ def _content_values(row: Row) -> dict[str, Any] | None:
     kinds = (int, type(None), bytes, str, int, int, bytes)
     if not _has_form(row, *kinds) or len(row[2]) != 32 or not row[6] or len(row[6]) % 2:
         return None
-    return dict(zip(("hash", "fingerprint", "width", "height", "descriptor"), row[2:7], strict=True))
+    return dict(zip(GUARDED["contents"], (row[0], *row[2:7]), strict=True))
 
 
 def _image_values(row: Row) -> dict[str, Any] | None:
@@ -211,9 +225,11 @@ def _image_values(row: Row) -> dict[str, Any] | None:
     kinds = (int, type(None), bytes, int, int, str, (str, type(None)), (int, type(None)), str)
     if not _has_form(row, *kinds):
         return None
-    names = ("path", "size", "mtime_ns", "state", "error", "content_id", "metadata")
-    values = dict(zip(names, row[2:9], strict=True))
-    return {**values, "state": "failed" if values["content_id"] is None else "ok"}
+    names = ("id", "path", "size", "mtime_ns", "state", "error", "content_id", "metadata")
+    values = dict(zip(names, (row[0], *row[2:9]), strict=True))
+    is_old = len(row) == len(kinds)  # before there were checksums, metadata could be what no filter can read
+    metadata = readable_metadata(values["metadata"].encode()) if is_old else values["metadata"]
+    return {**values, "state": "failed" if values["content_id"] is None else "ok", "metadata": metadata}
 
 
 def _has_form(row: Row, *kinds: type | tuple[type, ...]) -> bool:
@@ -231,12 +247,10 @@ def _make_consistent(target: sqlite3.Connection, sequence: int) -> None:
         "generation": generation + 1,
         "removals_since": generation + 1,
     }
-    commonest = target.execute(
-        "SELECT fingerprint, length(descriptor) / 2 FROM contents GROUP BY 1, 2 ORDER BY count(*) DESC LIMIT 1"
-    ).fetchone()
+    commonest = target.execute(COMMONEST_MODEL).fetchone()
     if commonest is not None:  # where the settings were lost, the rows still say which model made them
         settings |= {
             key: value for key, value in zip(("fingerprint", "dim"), commonest, strict=True) if key not in known
         }
     for key, value in settings.items():
-        target.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
+        put_setting(target, key, value)
