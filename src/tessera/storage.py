@@ -69,16 +69,28 @@ def open_database(path: Path, table: str) -> sqlite3.Connection:
         try:
             return _open_table(path, table)
         except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            if not is_damage(error):
                 raise
-        path.replace(path.with_suffix(".damaged"))
-        for log in ("-wal", "-shm"):
-            path.with_name(path.name + log).unlink(missing_ok=True)
+        set_aside(path)
         return _open_table(path, table)
     except sqlite3.DatabaseError as error:
         raise StorageError(f"{path} cannot be opened ({error}). Check its permissions and the space left.") from error
     except OSError as error:
         raise storage_error(error, path) from error
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite speaks of what is in the file, rather than of who uses it or of the disk."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def set_aside(path: Path) -> Path:
+    """Give a damaged SQLite file, whose content can be made again, the name `.damaged`."""
+    aside = path.with_suffix(".damaged")
+    path.replace(aside)
+    for log in ("-wal", "-shm"):
+        path.with_name(path.name + log).unlink(missing_ok=True)
+    return aside
 
 
 def _open_table(path: Path, table: str) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,7 +20,9 @@ from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished,
 from tessera.gallery.catalog.schema import connect, translate
 from tessera.gallery.catalog.snapshot import decode_descriptors
 from tessera.gallery.ingest.sources import look_at
-from tessera.gallery.store import Store
+from tessera.gallery.store import LOCAL_NAME, Store
+from tessera.local.store import FeatureStore, store_damage
+from tessera.storage import set_aside
 
 _SHOWN_FILES = 20
 _NORM_TOLERANCE = 0.01  # half precision leaves a unit descriptor far closer than this
@@ -85,6 +88,7 @@ def check_gallery(store: Store, *, repair: bool) -> CheckReport:
         report.findings.append(Finding("damage", message, repair))
     if repair and report.findings:
         store.forget_engine()  # what it was opened with may have been damaged
+    report.findings += _local_findings(store, repair=repair)
     problems = store.engine.problems(store.catalog)
     if problems and repair:
         store.engine.rebuild(store.catalog)
@@ -106,6 +110,21 @@ def _model_findings(store: Store) -> list[Finding]:
     except ModelError as error:
         return [Finding("note", str(error))]
     return []
+
+
+def _local_findings(store: Store, *, repair: bool) -> list[Finding]:
+    """Local features can always be made again: a file that is damaged is set aside, an entry dropped."""
+    path = store.path / LOCAL_NAME
+    damage = store_damage(path)
+    if damage is None:
+        return []
+    if repair:
+        with contextlib.closing(FeatureStore(path)) as features:
+            features.drop_damaged()
+        if store_damage(path) is not None:
+            set_aside(path)
+    again = " Repaired, they are made again by `tessera index --local`, or by the searches that need them."
+    return [Finding("damage", damage + again, repair)]
 
 
 def catalog_damage(catalog: Catalog) -> list[str]:
