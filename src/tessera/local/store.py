@@ -29,7 +29,7 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS features "
     "(extractor TEXT, content TEXT, entry BLOB NOT NULL, PRIMARY KEY (extractor, content))"
 )
-_COMMIT_EVERY = 32
+_WRITE_AT_ONCE = 32
 _IN_ONE_QUERY = 400
 
 
@@ -83,13 +83,15 @@ def as_stored(features: LocalFeatures) -> LocalFeatures:
 class FeatureStore:
     """Features by content and extractor, in one SQLite file. May be used from several threads.
 
-    exact: keep descriptors in single precision, so that what is read back is what was made.
+    exact: keep descriptors in single precision, so that what is read back is what was made. Entries wait in memory
+    until some can be written at once: a transaction that is open while features are made would lock out other
+    processes.
     """
 
     def __init__(self, path: Path, *, exact: bool = False) -> None:
         self.path, self.exact = path, exact
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._waiting: dict[tuple[str, str], bytes] = {}
         self._database = open_database(path, _TABLE)
 
     def get_many(self, extractor: str, contents: Sequence[str]) -> dict[str, LocalFeatures]:
@@ -99,7 +101,10 @@ class FeatureStore:
             part = contents[start : start + _IN_ONE_QUERY]
             marks = ",".join("?" * len(part))
             query = f"SELECT content, entry FROM features WHERE extractor = ? AND content IN ({marks})"
-            for content, entry in self._rows(query, extractor, *part):
+            entries = dict(self._rows(query, extractor, *part))
+            with self._lock:
+                waiting = {key: self._waiting.get((extractor, key)) for key in part}
+            for content, entry in (entries | {key: entry for key, entry in waiting.items() if entry}).items():
                 features = decode_features(entry)
                 if features is not None:
                     found[content] = features
@@ -107,46 +112,33 @@ class FeatureStore:
 
     def known(self, extractor: str) -> set[str]:
         """The contents that have features of this extractor."""
-        return {row[0] for row in self._rows("SELECT content FROM features WHERE extractor = ?", extractor)}
+        rows = self._rows("SELECT content FROM features WHERE extractor = ?", extractor)
+        with self._lock:
+            return {row[0] for row in rows} | {content for name, content in self._waiting if name == extractor}
 
     def put(self, extractor: str, content: str, features: LocalFeatures) -> None:
-        row = (extractor, content, encode_features(features, exact=self.exact))
+        entry = encode_features(features, exact=self.exact)
 
-        def store() -> None:
-            self._database.execute("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", row)
-            self._waiting += 1
-            if self._waiting >= _COMMIT_EVERY:
-                self._commit()
+        def wait_or_write() -> None:
+            self._waiting[extractor, content] = entry
+            if len(self._waiting) >= _WRITE_AT_ONCE:
+                self._write()
 
-        self._run(store)
+        self._run(wait_or_write)
 
     def keep_only(self, contents: Iterable[str]) -> int:
         """Drop the features of contents that are no longer wanted; returns how many entries went."""
         wanted = set(contents)
-
-        def drop() -> int:
-            rows = self._database.execute("SELECT DISTINCT content FROM features").fetchall()
-            gone = [(row[0],) for row in rows if row[0] not in wanted]
-            cursor = self._database.executemany("DELETE FROM features WHERE content = ?", gone)
-            self._commit()
-            return max(cursor.rowcount, 0)
-
-        return self._run(drop)
+        self.flush()
+        rows = self._rows("SELECT DISTINCT content FROM features")
+        return self._delete("content = ?", [(row[0],) for row in rows if row[0] not in wanted])
 
     def drop_damaged(self) -> int:
         """Drop the entries that do not read; returns how many there were."""
-        bad = [
-            (extractor, content)
-            for extractor, content, entry in self._rows("SELECT extractor, content, entry FROM features")
-            if decode_features(entry) is None
-        ]
-
-        def drop() -> None:
-            self._database.executemany("DELETE FROM features WHERE extractor = ? AND content = ?", bad)
-            self._commit()
-
-        self._run(drop)
-        return len(bad)
+        one = "SELECT entry FROM features WHERE extractor = ? AND content = ?"
+        keys = self._rows("SELECT extractor, content FROM features")
+        bad = [key for key in keys if any(decode_features(row[0]) is None for row in self._rows(one, *key))]
+        return self._delete("extractor = ? AND content = ?", bad)
 
     def describe(self) -> dict[str, dict[str, int]]:
         """For each extractor how many images have features, and their bytes."""
@@ -154,16 +146,26 @@ class FeatureStore:
         return {extractor: {"images": count, "bytes": size} for extractor, count, size in rows}
 
     def flush(self) -> None:
-        self._run(self._commit)
+        self._run(self._write)
 
     def close(self) -> None:
         with contextlib.suppress(StorageError):
             self.flush()
         self._database.close()
 
-    def _commit(self) -> None:
-        self._database.commit()
-        self._waiting = 0
+    def _write(self) -> None:
+        entries = [(*key, entry) for key, entry in self._waiting.items()]
+        with self._database:
+            self._database.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", entries)
+        self._waiting.clear()
+
+    def _delete(self, where: str, keys: Sequence[tuple[str, ...]]) -> int:
+        def delete() -> int:
+            with self._database:
+                cursor = self._database.executemany(f"DELETE FROM features WHERE {where}", keys)
+            return max(cursor.rowcount, 0)
+
+        return self._run(delete)
 
     def _rows(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
         return self._run(lambda: self._database.execute(query, parameters).fetchall())
@@ -180,7 +182,6 @@ class FeatureStore:
                 self._database.close()
                 set_aside(self.path)
                 self._database = open_database(self.path, _TABLE)
-                self._waiting = 0
                 return action()
             except sqlite3.Error as error:
                 raise StorageError(
