@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import sqlite3
@@ -15,6 +16,7 @@ from pathlib import Path
 from tessera.errors import StorageError
 
 _CHUNK_BYTES = 1 << 20
+_ABANDONED_S = 60  # between a temporary file's making and its locking there is a moment
 _BUSY_TIMEOUT_S = 60.0  # for another process that is writing the same file
 
 
@@ -25,13 +27,14 @@ def atomic_path(target: Path) -> Iterator[Path]:
     A crash at any moment leaves the old file or the new one, never a part of either.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
+        remove_abandoned(target.parent)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     except OSError as error:
         raise storage_error(error, target) from error
-    os.close(handle)
     temporary = Path(name)
     try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # as long as this process lives: see `remove_abandoned`
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -41,7 +44,27 @@ def atomic_path(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise storage_error(error, target) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(handle)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each of which survives a power cut: its name is synced into its parent."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of `atomic_path` whose process was killed: nobody holds their locks any more."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_S:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def write_atomically(target: Path, content: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -123,3 +124,23 @@ def test_a_damaged_bundle_makes_no_descriptors_and_is_found(
     shutil.rmtree(bundle)
     with tessera.Gallery(tmp_path / "gallery") as gallery:
         assert gallery.check().ok  # its descriptors are sound; that the bundle is elsewhere is a note
+
+
+def test_an_edit_that_keeps_size_and_time_is_found_by_a_deep_check(filled: Path, photo_folder: Path) -> None:
+    path = photo_folder / "photo0.png"
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (filled / "uploads" / "aa").mkdir(parents=True)
+    (filled / "uploads" / "aa" / "orphan.jpg").write_bytes(b"never acknowledged")
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.check().ok
+        report = gallery.check(deep=True)
+        assert not report.ok
+        assert ["photo0.png" in finding.message for finding in report.findings] == [True, False]
+        assert "orphan.jpg" in report.findings[1].message
+        assert gallery.check(deep=True, repair=True).ok
+        gallery.index(photo_folder)
+        assert [finding.kind for finding in gallery.check(deep=True).findings] == ["note"]

@@ -67,3 +67,28 @@ def test_a_folder_without_a_card_and_a_damaged_card_are_refused(tmp_path):
     (tmp_path / "model.json").write_text(json.dumps({"name": "x", "knd": "global"}))
     with pytest.raises(ModelError, match="Did you mean 'kind'"):
         Bundle.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dim": 0},
+        {"dim": 10**12},
+        {"stride": 0},
+        {"num_tokens": -1},
+        {"preprocessing": {"std": [0.2, 0.0, 0.2]}},
+        {"preprocessing": {"std": [0.2, float("nan"), 0.2]}},
+        {"preprocessing": {"mean": [0.2]}},
+        {"preprocessing": {"size": 10**9}},
+        {"preprocessing": {"scales": []}},
+        {"preprocessing": {"scales": [1e9]}},
+    ],
+)
+def test_numbers_that_no_network_has_are_refused(tmp_path, change):
+    make_bundle(tmp_path / "b")
+    card = json.loads((tmp_path / "b" / "model.json").read_text())
+    card["preprocessing"] |= change.get("preprocessing", {})
+    card |= {key: value for key, value in change.items() if key != "preprocessing"}
+    (tmp_path / "b" / "model.json").write_text(json.dumps(card))
+    with pytest.raises(ModelError, match="cannot be meant"):
+        Bundle.open(tmp_path / "b")

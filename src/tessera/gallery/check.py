@@ -15,16 +15,17 @@ import numpy as np
 from tessera.errors import BundleDamagedError, GalleryLockedError, ModelError, StorageError
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import writer_lock
-from tessera.gallery.catalog.paths import from_blob, printable
+from tessera.gallery.catalog.paths import from_blob, printable, to_blob
 from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished, salvage_catalog
 from tessera.gallery.catalog.schema import connect, translate
 from tessera.gallery.catalog.snapshot import decode_descriptors
 from tessera.gallery.ingest.sources import look_at
 from tessera.gallery.store import LOCAL_NAME, Store
 from tessera.local.store import FeatureStore, store_damage
-from tessera.storage import set_aside
+from tessera.storage import hash_file, set_aside
 
 _SHOWN_FILES = 20
+_PAGE_ROWS = 1000
 _NORM_TOLERANCE = 0.01  # half precision leaves a unit descriptor far closer than this
 
 
@@ -81,8 +82,11 @@ def check_catalog_file(gallery_dir: Path, *, repair: bool) -> list[Finding]:
     return [Finding("damage", f"{damage[0]} {outcome}", repaired=True)]
 
 
-def check_gallery(store: Store, *, repair: bool) -> CheckReport:
-    """Go through everything but the file of the catalogue; with repair, by the one writer, put right what can be."""
+def check_gallery(store: Store, *, repair: bool, deep: bool = False) -> CheckReport:
+    """Go through everything but the file of the catalogue; with repair, by the one writer, put right what can be.
+
+    deep: read every picture's file, too.
+    """
     report = CheckReport(_model_findings(store))
     for message in _content_damage(store.catalog, repair=repair):
         report.findings.append(Finding("damage", message, repair))
@@ -98,6 +102,9 @@ def check_gallery(store: Store, *, repair: bool) -> CheckReport:
             store.engine.rebuild(store.catalog)
         report.findings += [Finding("note", message, repair) for message in advice]
     _look_at_files(store.catalog, report)
+    if deep:
+        report.findings += _changed_files(store.catalog, repair=repair)
+        report.findings += _orphans(store)
     return report
 
 
@@ -211,3 +218,45 @@ def _look_at_files(catalog: Catalog, report: CheckReport) -> None:
                 "found; `tessera index FOLDER --prune` takes them out.",
             )
         )
+
+
+def _changed_files(catalog: Catalog, *, repair: bool) -> list[Finding]:
+    """Files whose content is not what was indexed, though their size and time are: an edit that set them back."""
+    changed: list[int] = []
+    shown: list[str] = []
+    after_id = 0
+    while True:
+        with catalog.read() as snapshot:
+            page = snapshot.page(after_id=after_id, limit=_PAGE_ROWS, state="ok", conditions=())
+        if not page:
+            break
+        after_id = page[-1].id
+        for record in page:
+            found = look_at(record.path.encode("utf-8", "surrogateescape"))
+            if (found.size, found.mtime_ns) != (record.size, record.mtime_ns):
+                continue  # the next `index` looks at it anyway
+            with contextlib.suppress(OSError):
+                if hash_file(Path(record.path)) != record.content_hash:
+                    changed.append(record.id)
+                    shown.append(printable(record.path))
+    if changed and repair:
+        with catalog.write() as batch:
+            batch.distrust(changed)
+    if not changed:
+        return []
+    more = ", ..." if len(shown) > _SHOWN_FILES else ""
+    message = f"{len(changed)} files were changed without their size or time: {', '.join(shown[:_SHOWN_FILES])}{more}."
+    return [Finding("damage", f"{message} Repaired, the next `tessera index` reads them.", repair)]
+
+
+def _orphans(store: Store) -> list[Finding]:
+    """Files below `uploads` that no image is of: of an upload that was killed, and never acknowledged."""
+    files = [path for path in (store.path / "uploads").rglob("*") if path.is_file()]
+    with store.catalog.read() as snapshot:
+        known = snapshot.lookup([to_blob(path) for path in files])
+    orphans = [printable(path) for path in files if to_blob(path) not in known]
+    if not orphans:
+        return []
+    more = ", ..." if len(orphans) > _SHOWN_FILES else ""
+    shown = ", ".join(orphans[:_SHOWN_FILES])
+    return [Finding("note", f"{len(orphans)} uploaded files are in no gallery: {shown}{more}. They may be deleted.")]

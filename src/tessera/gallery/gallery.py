@@ -246,11 +246,14 @@ class Gallery:
             "index": self._store.engine.describe(),
         }
 
-    def check(self, *, repair: bool = False) -> CheckReport:
-        """Look for damage in the catalogue, the index and the files; with repair, put right what can be."""
+    def check(self, *, repair: bool = False, deep: bool = False) -> CheckReport:
+        """Look for damage in the catalogue, the index and the files; with repair, put right what can be.
+
+        deep: read every picture, too, to find those that were changed without their size or time.
+        """
         findings = check_catalog_file(self.path, repair=repair)
         with self._store.write() if repair else contextlib.nullcontext():
-            report = check_gallery(self._store, repair=repair)
+            report = check_gallery(self._store, repair=repair, deep=deep)
         report.findings[:0] = findings
         return report
 

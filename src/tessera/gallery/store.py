@@ -29,7 +29,7 @@ from tessera.gallery.engines.engine import Engine, Shown, open_engine, parse_eng
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.view import View
 from tessera.models.bundle import DEFAULT_MODEL
-from tessera.storage import storage_error
+from tessera.storage import make_folder, storage_error
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -119,7 +119,7 @@ class Store:
 
     def _make_folder(self, shown: str) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             strange = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(_OWN_NAMES)]
         except OSError as error:
             raise storage_error(error, self.path) from error

@@ -15,6 +15,7 @@ from tessera.storage import hash_file, write_atomically
 
 PACKAGED_DIR = Path(__file__).parent.parent / "bundles"
 DEFAULT_MODEL = "lite"
+_MAX_DIM = 65536
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -87,6 +88,7 @@ class Bundle:
             card = from_mapping(ModelCard, json.loads(card_path.read_text()))
         except (ValueError, TypeError, ConfigError) as error:
             raise ModelError(f"{card_path} cannot be read: {error}. Make the bundle again.") from error
+        _refuse_absurd(card, card_path)
         bundle = cls(path, card)
         bundle._verify_once()
         return bundle
@@ -126,6 +128,26 @@ class Bundle:
         if _VERIFIED.get(self.path.absolute()) != seen:
             self.verify()
             _VERIFIED[self.path.absolute()] = seen
+
+
+def _refuse_absurd(card: ModelCard, card_path: Path) -> None:
+    """Numbers that no network has: a division by zero, or more memory than there is."""
+    preprocessing = card.preprocessing
+    numbers = (*preprocessing.mean, *preprocessing.std, *preprocessing.scales)
+    reasons = {
+        f"dim is {card.dim}": not 1 <= card.dim <= _MAX_DIM,
+        f"num_tokens is {card.num_tokens}": not 0 <= card.num_tokens <= _MAX_DIM,
+        f"stride is {card.stride}": not 1 <= card.stride <= _MAX_DIM,
+        f"size is {preprocessing.size}": not 1 <= preprocessing.size <= _MAX_DIM,
+        "mean, std or scales are not finite": not all(map(math.isfinite, numbers)),
+        "mean and std are not of three channels": not len(preprocessing.mean) == len(preprocessing.std) == 3,
+        "std is not above zero": min(preprocessing.std, default=0) <= 0,
+        "scales are none, or not above zero and below 16": not preprocessing.scales
+        or not all(0 < scale < 16 for scale in preprocessing.scales),
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise ModelError(f"{card_path} cannot be meant: {', '.join(found)}. Make the bundle again.")
 
 
 _VERIFIED: dict[Path, tuple[Any, ...]] = {}  # by folder: the card and the files that were found sound

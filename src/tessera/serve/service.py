@@ -201,7 +201,8 @@ class GalleryService:
     def stats(self) -> dict[str, Any]:
         stats = self.gallery.stats()
         kept = ("images", "failed", "model", "codec", "dim", "generation")
-        return {"gallery": self.settings.gallery_path.name, **{key: stats[key] for key in kept}}
+        model = stats["model"] and Path(stats["model"]).name  # a bundle's folder is nobody's business
+        return {"gallery": self.settings.gallery_path.name, **{key: stats[key] for key in kept}, "model": model}
 
     # -- pictures ----------------------------------------------------------------------------------------------------
 

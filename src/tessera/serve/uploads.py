@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from pathlib import Path, PurePath
 
 FOLDER = "uploads"
+log = logging.getLogger("tessera.serve")
 
 
 def place_for(content: bytes, name: str, suffix: str, gallery_path: Path) -> Path:
@@ -19,8 +21,11 @@ def place_for(content: bytes, name: str, suffix: str, gallery_path: Path) -> Pat
 
 
 def discard(path: Path) -> None:
-    """Take an added file away, and the folder that was made for it."""
-    path.unlink(missing_ok=True)
+    """Take an added file away, and the folder that was made for it; `check --deep` lists one that could not be."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s is in no gallery, and stays: %s", path, error)
     with contextlib.suppress(OSError):
         path.parent.rmdir()
 

@@ -109,6 +109,12 @@ class Batch(Snapshot):
                 self._released.add(row[0])
                 self._arrived -= 1
 
+    def distrust(self, ids: Iterable[int]) -> None:
+        """Have the next `index` read these images' files, whatever their sizes and times say."""
+        for image_id in ids:
+            self._connection.execute("UPDATE images SET mtime_ns = -1 WHERE id = ?", (image_id,))
+            self._seal("id = ?", image_id)
+
     def delete_contents(self, ids: Iterable[int]) -> None:
         """Delete contents whose rows are damaged, whether or not an image has them; the images were seen to."""
         self._connection.executemany("DELETE FROM contents WHERE id = ?", ((content_id,) for content_id in ids))

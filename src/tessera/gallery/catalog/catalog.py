@@ -22,6 +22,7 @@ from tessera.gallery.catalog.schema import (
     translated_errors,
 )
 from tessera.gallery.catalog.snapshot import Snapshot
+from tessera.storage import sync_folder
 
 CATALOG_NAME = "catalog.sqlite"
 
@@ -69,6 +70,7 @@ class Catalog:
                 prepare(connection, self.path)
             finally:
                 connection.close()
+        sync_folder(self.path.parent)  # SQLite syncs the names of its logs only
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Snapshot]:
