@@ -6,11 +6,12 @@ SETUP  := pyproject.toml constraints.txt
 JOBS   ?= 2
 EXTRAS := train,local,milvus,dev
 
-.PHONY: help demo test check format types tests chromium clean
+.PHONY: help demo test check format types tests licences faults chromium clean
 
 help:
 	@echo "make demo   install the core, index examples/photos, run three searches"
 	@echo "make test   install every extra the tests need, then format, lint, types and tests"
+	@echo "make licences, make faults: the licences of all dependencies; a thousand seeded faults"
 	@echo "make clean  remove the environment and what the demo made"
 
 $(VENV)/core: $(SETUP)
@@ -26,7 +27,7 @@ $(VENV)/dev: $(VENV)/core
 demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/dev chromium check tests
+test: $(VENV)/dev chromium check licences tests
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .
@@ -41,6 +42,14 @@ format: $(VENV)/dev
 # servers, browsers and processes that are killed: one that fails is run again, and listed, before it counts.
 tests: $(VENV)/dev
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --reruns 2
+
+# Every package that the environment holds, by licence. UNKNOWN: its metadata does not say; its repository does.
+licences: $(VENV)/dev
+	$(BIN)/pip-licenses --order=license
+
+# A thousand seeded faults: half an hour on an idle machine. SEED=n tries others.
+faults: $(VENV)/dev
+	$(BIN)/python scripts/faults/run.py --cases 1000 --seed $(or $(SEED),1000)
 
 # The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
 chromium:
