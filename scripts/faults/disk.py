@@ -104,9 +104,9 @@ class Disk:
             file = _File() if known is None else known.get(change.name, _File())
             names.setdefault(change.name, self._names.get(change.name, file))
         elif change.kind in "RL":
-            file = names.get(change.name) or self._names.get(other)
-            if file is not None:
-                names[other] = file
+            moved = names.get(change.name) or self._names.get(other)
+            if moved is not None:
+                names[other] = moved
             if change.kind == "R":
                 names.pop(change.name, None)
         elif change.kind == "U":

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import errno
+import importlib
 import os
 import random
 import shutil
@@ -61,12 +62,12 @@ class Yard:
     def make(self) -> None:
         sys.path.insert(0, str(HERE.parents[1] / "tests"))
         import tessera
-        from conftest import age, make_small_bundle, paint
 
-        make_small_bundle(self.bundle, seed=0, dim=16)
-        make_small_bundle(self.other, seed=1, dim=24)
+        tests = importlib.import_module("conftest")
+        tests.make_small_bundle(self.bundle, seed=0, dim=16)
+        tests.make_small_bundle(self.other, seed=1, dim=24)
         for seed in range(12):
-            age(paint(self.photos / f"photo{seed:02}.png", seed))
+            tests.age(tests.paint(self.photos / f"photo{seed:02}.png", seed))
         with tessera.Gallery(self.gallery, self.bundle) as gallery:
             for seed in range(8):
                 gallery.index(self.photos / f"photo{seed:02}.png", metadata={"seed": seed})
@@ -304,8 +305,7 @@ def in_child(act: Callable[[], str | None], *, may_be_killed: bool = False) -> s
     if child == 0:
         os.close(reading)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        said = act() or ""
-        os.write(writing, said.encode(errors="replace")[:60000])
+        os.write(writing, (act() or "").encode(errors="replace")[:60000])
         os._exit(0)
     os.close(writing)
     said = b""
