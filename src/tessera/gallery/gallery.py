@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +16,9 @@ import numpy.typing as npt
 from tessera.data.boxes import Box
 from tessera.data.images import DEFAULT_LIMITS, Limits
 from tessera.errors import GalleryError, UsageError
-from tessera.gallery.catalog.batch import encode_metadata
 from tessera.gallery.catalog.catalog import CATALOG_NAME
 from tessera.gallery.catalog.filters import Where, parse_where
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
 from tessera.gallery.catalog.snapshot import Record, Snapshot
 from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
@@ -27,7 +28,7 @@ from tessera.gallery.ingest.indexing import IndexRun, ProgressCallback
 from tessera.gallery.ingest.local_features import fill_local_features
 from tessera.gallery.ingest.plan import Plan
 from tessera.gallery.ingest.rebuilding import ensure_model
-from tessera.gallery.ingest.sources import look_at, resolve_source
+from tessera.gallery.ingest.sources import Source, look_at, resolve_source
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
 from tessera.gallery.search.local_features import LocalFeatureIndex
 from tessera.gallery.search.options import SearchOptions
@@ -110,13 +111,35 @@ class Gallery:
         """
         if not sources and not rebuild and local is None:
             raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
-        started = time.perf_counter()
         found = [resolve_source(source) for source in sources]
+        return self._index(
+            found, prune=prune, rebuild=rebuild, metadata=metadata, progress=progress, ray=ray, local=local
+        )
+
+    def index_file(self, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> IndexReport:
+        """Add exactly one picture, whatever its name ends in: nothing that it holds is taken for a list of others."""
+        blob = to_blob(path)
+        return self._index([Source("file", blob, blob)], metadata=metadata)
+
+    def _index(
+        self,
+        found: Sequence[Source],
+        *,
+        metadata: Mapping[str, Any] | None,
+        prune: bool = False,
+        rebuild: bool = False,
+        progress: ProgressCallback | None = None,
+        ray: str | None = None,
+        local: str | None = None,
+    ) -> IndexReport:
+        started = time.perf_counter()
         given = None if metadata is None else encode_metadata(metadata)
         with self._store.write():
             run = IndexRun(self._catalog, self.describer, self._store.local_describer, progress=progress, ray=ray)
             differing = Plan()
             try:
+                if rebuild and prune:
+                    run.look_for_vanished(found, prune=True)  # first: what is gone cannot be described anew
                 switched = ensure_model(self._store, run, differing, rebuild=rebuild)
                 extra = (look_at(file.path, file.metadata) for file in differing)
                 report = run.run(found, metadata=given, prune=prune, extra=extra, retry=rebuild)
@@ -196,6 +219,10 @@ class Gallery:
             self._store.write_indexes()
         return stored
 
+    def writing(self) -> AbstractContextManager[None]:
+        """Be the one writer for a block: whoever keeps files beside the gallery changes them only there."""
+        return self._store.write()
+
     def remove(self, paths: PathOrId | Iterable[PathOrId]) -> int:
         """Take images out, by path, by folder or by id; files are not touched. Returns how many images went.
 
@@ -239,11 +266,14 @@ class Gallery:
             "local_features": local,
         }
 
-    def check(self, *, repair: bool = False) -> CheckReport:
-        """Look for damage in the catalogue, the index and the files; with repair, put right what can be."""
+    def check(self, *, repair: bool = False, deep: bool = False) -> CheckReport:
+        """Look for damage in the catalogue, the index and the files; with repair, put right what can be.
+
+        deep: read every picture, too, to find those that were changed without their size or time.
+        """
         findings = check_catalog_file(self.path, repair=repair)
         with self._store.write() if repair else contextlib.nullcontext():
-            report = check_gallery(self._store, repair=repair)
+            report = check_gallery(self._store, repair=repair, deep=deep)
         report.findings[:0] = findings
         return report
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tessera.errors import (
+    BundleDamagedError,
     GalleryError,
     GalleryLockedError,
     GalleryMismatchError,
@@ -23,6 +24,7 @@ from tessera.errors import (
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import LOCK_NAME, writer_lock
 from tessera.gallery.catalog.paths import printable
+from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished
 from tessera.gallery.catalog.snapshot import Snapshot
 from tessera.gallery.engines.engine import Engine, Shown, open_engine, parse_engine
 from tessera.gallery.engines.postings_index import FOLDER as POSTINGS_FOLDER
@@ -31,7 +33,7 @@ from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.local_features import LocalDescriber
 from tessera.gallery.view import View
 from tessera.models.bundle import DEFAULT_MODEL
-from tessera.storage import storage_error
+from tessera.storage import make_folder, storage_error
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -67,6 +69,7 @@ class Store:
         self._in_background = reload == "background"
         self._reloading = threading.Lock()
         self._writing, self._opening = threading.RLock(), threading.RLock()
+        self._is_writing = False
         self._describer = None if self._asked_model is None else self._describe_by(self._asked_model)
         self._engine: Engine | None = None
         self._postings: PostingsIndex | None = None
@@ -76,6 +79,9 @@ class Store:
         shown = printable(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise GalleryError(f"{shown} is a file, not a gallery. A gallery is a folder; choose another path with -g.")
+        if repair_is_unfinished(self.catalog.path):
+            with writer_lock(self.path):
+                finish_repair(self.catalog.path)
         if not self.catalog.path.is_file():
             if not create:
                 raise GalleryError(f"There is no gallery at {shown}. Make one with `tessera index PHOTOS -g {shown}`.")
@@ -119,7 +125,7 @@ class Store:
 
     def _make_folder(self, shown: str) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             strange = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(_OWN_NAMES)]
         except OSError as error:
             raise storage_error(error, self.path) from error
@@ -131,9 +137,20 @@ class Store:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[None]:
-        """Be the one writer: threads of this process wait for each other, another process's writing is an error."""
-        with self._writing, writer_lock(self.path):
-            yield
+        """Be the one writer: threads of this process wait for each other, another process's writing is an error.
+
+        Within such a block the same thread may write again: several calls are then one writer's work.
+        """
+        with self._writing:
+            if self._is_writing:
+                yield
+                return
+            with writer_lock(self.path):
+                self._is_writing = True
+                try:
+                    yield
+                finally:
+                    self._is_writing = False
 
     @property
     def engine(self) -> Engine:
@@ -174,6 +191,10 @@ class Store:
             return
         with self.catalog.write() as batch:
             batch.set("codec", self._asked_codec)
+        self.forget_engine()
+
+    def forget_engine(self) -> None:
+        """Open the engine anew when it is needed next, by the settings as they are then."""
         with self._opening:
             if self._engine is not None:
                 self._engine.close()
@@ -295,6 +316,8 @@ class Store:
             if self._describer is None or self._describer.model != model:
                 try:
                     self._describer = self._describe_by(model)
+                except BundleDamagedError:
+                    raise
                 except ModelError as error:
                     raise ModelError(
                         f"{error} {printable(self.path)} was made with it; if it was moved, "

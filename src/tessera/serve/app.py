@@ -11,6 +11,7 @@ from fastapi import FastAPI, HTTPException, Response
 from tessera import __version__
 from tessera.extract.runtime import default_threads
 from tessera.serve import openapi, problems
+from tessera.serve.access import Sessions
 from tessera.serve.metrics import Metrics
 from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts, UnderPrefix
 from tessera.serve.routes import api
@@ -49,6 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     app.state.service = service
+    app.state.sessions = Sessions()
     app.state.metrics = metrics = Metrics()
     app.state.in_flight = in_flight = InFlight()
 

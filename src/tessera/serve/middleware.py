@@ -21,6 +21,7 @@ from tessera.serve.metrics import Metrics
 from tessera.serve.problems import problem_response
 
 log = logging.getLogger("tessera.serve.access")
+faults = logging.getLogger("tessera.serve")
 
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
@@ -93,6 +94,13 @@ class Observe:
 
         try:
             await self.app(scope, receive, send_marked)
+        except Exception as error:  # here and not outside, so that this answer, too, has its id and its headers
+            faults.error("fault", exc_info=error)
+            if status:
+                raise
+            await problem_response(500, "The service could not answer this. Its log says why.")(
+                scope, receive, send_marked
+            )
         finally:
             seconds = time.perf_counter() - started
             # The route's pattern and a known method, never what was sent: ten thousand wrong addresses must not become

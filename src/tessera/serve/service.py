@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from tessera.data.images import Box, Limits, Photo, read_photo
 from tessera.errors import GalleryError, ImageError, TesseraError, UsageError
 from tessera.serve import uploads
+from tessera.serve.decoders import DecoderPool
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
 from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
@@ -51,6 +53,7 @@ class GalleryService:
         self._thumbnails = ByteCache()
         self._explainer = Explainer()
         self._matcher = Matcher()
+        self._decoders = DecoderPool(self.limits, timeout_s=settings.decode_timeout_s)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -63,6 +66,7 @@ class GalleryService:
         for gallery in (self._gallery, self._retired):
             if gallery is not None:
                 gallery.close()
+        self._decoders.close()
 
     @property
     def is_ready(self) -> bool:
@@ -123,6 +127,7 @@ class GalleryService:
         )
         try:
             count = len(gallery)
+            self._decoders.warm()
             self._opening = f"The gallery has {count:,} pictures; the network that describes them is being opened."
             gallery.describer.extractor.describe(np.zeros((64, 64, 3), np.uint8))  # its first run is its slowest
             self._opening = f"The index of {count:,} pictures is being loaded; it is made first where there is none."
@@ -207,10 +212,12 @@ class GalleryService:
     def stats(self) -> dict[str, Any]:
         stats = self.gallery.stats()
         kept = ("images", "failed", "model", "codec", "dim", "generation")
+        model = stats["model"] and Path(stats["model"]).name  # a bundle's folder is nobody's business
         return {
             "gallery": self.settings.gallery_path.name,
             "writable": self.settings.writer_key is not None,
             **{key: stats[key] for key in kept},
+            "model": model,
         }
 
     # -- pictures ----------------------------------------------------------------------------------------------------
@@ -243,7 +250,7 @@ class GalleryService:
     def _photo(self, query: Query, size: int, box: Box | None = None) -> Photo:
         """An uploaded picture, or one of the gallery, of which no message may name the file."""
         if not isinstance(query, int):
-            return read_photo(query, size=size, box=box, limits=self.limits)
+            return self._decoders.read_photo(query, size=size, box=box)
         try:
             return read_photo(Path(self.record(query).path), size=size, box=box, limits=self.limits)
         except ImageError as error:
@@ -277,23 +284,32 @@ class GalleryService:
 
     def add(self, name: str, content: bytes, metadata: dict[str, str]) -> dict[str, Any]:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
-        read_photo(content, size=64, limits=self.limits)  # refuse what is no picture before anything is written
-        self._require_catalogue()
-        target = uploads.place_for(content, name, self.settings.gallery_path)
-        try:
-            write_atomically(target, content)
-            self.gallery.index(target, metadata=metadata or None)
-        finally:
-            record = self.gallery.find(target)
-            if record is None:  # another process is writing, say: who adds it again will send it again
-                uploads.discard(target)
+        # Refuse what is none before anything is written; what could be decoded there at this size can be here.
+        photo = self._photo(content, self.gallery.describer.extractor.size)
+        with self._writing():
+            target = uploads.place_for(content, name, photo.suffix, self.settings.gallery_path)
+            try:
+                write_atomically(target, content)
+                self.gallery.index_file(target, metadata=metadata or None)
+            finally:
+                record = self.gallery.find(target)
+                if record is None:
+                    uploads.discard(target)
         if record is None or record.state != "ok":
             raise UsageError("The picture could not be indexed.")
         return self._image(record)
 
     def remove(self, image_id: int) -> None:
-        path = Path(self.record(image_id).path)
+        with self._writing():
+            path = Path(self.record(image_id).path)
+            self.gallery.remove(image_id)
+            if path.is_relative_to(self.settings.gallery_path / uploads.FOLDER):
+                uploads.discard(path)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The gallery's one writer, files of uploads included: another service must not discard what this one keeps."""
         self._require_catalogue()
-        self.gallery.remove(image_id)
-        if path.is_relative_to(self.settings.gallery_path / uploads.FOLDER):
-            uploads.discard(path)
+        with self.gallery.writing():
+            self._require_catalogue()
+            yield

@@ -27,6 +27,7 @@ class Settings:
     max_k: int = 200
     timeout_s: float = 30.0
     body_timeout_s: float = 20.0
+    decode_timeout_s: float = 10.0  # of an uploaded picture
     max_in_flight: int = 64
     root_path: str = ""  # the prefix that a proxy puts before every address
     device: str = "auto"

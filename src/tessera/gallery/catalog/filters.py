@@ -6,6 +6,7 @@ numbers where both sides are numbers (`year>=1990` finds "2004"), else as text, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -62,9 +63,10 @@ def number(value: Any) -> float | None:
     if value is None or isinstance(value, bytes):
         return None
     try:
-        return float(value)
+        found = float(value)
     except ValueError:
         return None
+    return None if math.isnan(found) else found
 
 
 def _clause(condition: Condition) -> tuple[str, list[Any]]:
@@ -72,10 +74,13 @@ def _clause(condition: Condition) -> tuple[str, list[Any]]:
     path = f'$."{condition.key}"'
     as_number = number(condition.value)
     if condition.operator in ("=", "!="):
-        # JSON's true is 1 to json_extract; a number in JSON also equals the text that spells it.
-        equal = f"({found} IN (?, ?) OR {kind} = ?)"
+        # JSON's true is 1 to json_extract. Numbers are equal however they are spelt: 1990.0 finds "1990".
+        equal = f"(CAST({found} AS TEXT) = ? OR {kind} = ?)"
         boolean = condition.value if condition.value in ("true", "false") else "none"
-        values = [path, condition.value, condition.value if as_number is None else as_number, path, boolean]
+        values: list[Any] = [path, condition.value, path, boolean]
+        if as_number is not None:
+            equal = f"({equal} OR tessera_number({found}) IS ?)"
+            values += [path, as_number]
         if condition.operator == "=":
             return equal, values
         return f"({kind} IS NOT NULL AND NOT {equal})", [path, *values]

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tessera.errors import GalleryDamagedError
 from tessera.gallery.catalog import filters
+from tessera.gallery.catalog.checksums import GUARDED, damaged_rows, row_checksum
 from tessera.gallery.catalog.paths import from_blob
 
 Ids = npt.NDArray[np.int64]
 Descriptors = npt.NDArray[np.float16]
 
+# What a descriptor's checksum is of, and that checksum.
+_CONTENT = "contents.checksum, " + ", ".join(f"contents.{column}" for column in GUARDED["contents"])
+COMMONEST_MODEL = (
+    "SELECT fingerprint, length(descriptor) / 2 FROM contents GROUP BY 1, 2 ORDER BY count(*) DESC, 1 LIMIT 1"
+)
 _VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
 _STREAM_ROWS = 256  # half a megabyte of descriptors
 _FEATURES = (
@@ -161,21 +167,36 @@ class Snapshot:
         return np.fromiter((row[0] for row in rows), np.int64)[:count]
 
     def stream_descriptors(self, after_id: int = 0) -> Iterator[tuple[Ids, Descriptors]]:
-        """Ids, ascending, and descriptors (N D) in pieces small enough to forget."""
+        """Ids, ascending, and descriptors (N D) in pieces small enough to forget, each held against its checksum."""
         cursor = self._connection.execute(
-            "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id "
+            f"SELECT images.id, {_CONTENT} FROM images JOIN contents ON contents.id = images.content_id "
             "WHERE images.id > ? ORDER BY images.id",
             (after_id,),
         )
         while rows := cursor.fetchmany(_STREAM_ROWS):
             ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
-            yield ids, decode_descriptors([row[1] for row in rows])
+            yield ids, decode_descriptors([_verified(row) for row in rows])
+
+    def damaged_rows(self, table: str) -> list[Any]:
+        """The ids (of settings, the keys) of the rows of a guarded table whose checksums are not their own."""
+        return list(damaged_rows(self._connection, table))
+
+    def commonest_model(self) -> tuple[str | None, int | None]:
+        """The fingerprint and the dimension that most contents have, whatever the settings say."""
+        row = self._connection.execute(COMMONEST_MODEL).fetchone()
+        return (None, None) if row is None else (row[0], row[1])
+
+    def images_of(self, content_ids: Iterable[int]) -> list[int]:
+        """The images that have one of these contents."""
+        found: list[int] = []
+        for content_id in content_ids:
+            rows = self._connection.execute("SELECT id FROM images WHERE content_id = ?", (content_id,))
+            found.extend(row[0] for row in rows)
+        return found
 
     def stream_blobs(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Ids and descriptors as they are stored, whatever their length, in pieces: for `check`."""
-        cursor = self._connection.execute(
-            "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id"
-        )
+        """Ids of contents and descriptors as they are stored, whatever their length, in pieces: for `check`."""
+        cursor = self._connection.execute("SELECT id, descriptor FROM contents")
         while rows := cursor.fetchmany(_STREAM_ROWS):
             yield rows
 
@@ -191,11 +212,11 @@ class Snapshot:
         for start in range(0, len(ids), _VARIABLES):
             part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
             rows = self._connection.execute(
-                "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id "
+                f"SELECT images.id, {_CONTENT} FROM images JOIN contents ON contents.id = images.content_id "
                 f"WHERE images.id IN ({_marks(len(part))})",
                 part,
             )
-            found.update((row[0], decode_descriptors([row[1]])[0]) for row in rows)
+            found.update((row[0], decode_descriptors([_verified(row)])[0]) for row in rows)
         return found
 
     def local_features(self, ids: Sequence[int], fingerprint: str) -> dict[int, bytes]:
@@ -241,8 +262,7 @@ class Snapshot:
 
     def damaged_local_features(self) -> list[int]:
         """The local features, by their own ids, that are not what was stored."""
-        rows = self._connection.execute("SELECT id, checksum, features FROM local_features")
-        return [row[0] for row in rows if zlib.crc32(row[2]) != row[1]]
+        return list(damaged_rows(self._connection, "local_features"))
 
     def stream_under(self, root: bytes, *, searchable: bool = False) -> Iterator[tuple[int, bytes]]:
         """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file.
@@ -293,6 +313,18 @@ class Snapshot:
 
     def _number(self, query: str, *parameters: Any) -> int:
         return int(self._connection.execute(query, parameters).fetchone()[0])
+
+
+def _verified(row: Sequence[Any]) -> bytes:
+    """The descriptor of a row of an image's id, `_CONTENT`: one that was damaged must not decide what is found."""
+    _, stored, *content = row
+    if row_checksum(*content) != stored:
+        raise GalleryDamagedError(
+            f"The descriptor of image {row[0]} is damaged. `tessera check --repair` takes it out, and `tessera index` "
+            "makes it anew."
+        )
+    descriptor: bytes = content[-1]
+    return descriptor
 
 
 def decode_descriptors(blobs: Sequence[bytes]) -> Descriptors:

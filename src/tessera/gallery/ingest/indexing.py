@@ -89,7 +89,7 @@ class IndexRun:
             self._describe(plan)
         finally:
             plan.close()
-        self._look_for_vanished(sources, prune=prune)
+        self.look_for_vanished(sources, prune=prune)
         return self.report
 
     def describe_contents(self, files: Iterable[tuple[FoundFile, bytes]], total: int, differing: Plan) -> None:
@@ -258,7 +258,8 @@ class IndexRun:
             self.report.changed += 1
             self.report.reused += outcome.is_copy
 
-    def _look_for_vanished(self, sources: Sequence[Source], *, prune: bool) -> None:
+    def look_for_vanished(self, sources: Sequence[Source], *, prune: bool) -> None:
+        """Count the images under the sources whose files are gone, and with `prune` take them out."""
         for source in sources:
             if source.kind == "list":
                 continue  # its rows were each looked at
