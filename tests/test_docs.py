@@ -21,7 +21,7 @@ from PIL import Image
 from tessera.cli.main import app
 
 ROOT = Path(__file__).parent.parent
-GUIDE = sorted(ROOT.glob("docs/*.md"))
+GUIDE = sorted(page for page in ROOT.glob("docs/*.md") if page.name != "settings.md")  # which is generated
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),

@@ -91,7 +91,7 @@ def test_readers_go_on_while_another_process_writes(tmp_path: Path, small_bundle
         assert writer.poll() is None
     finally:
         writer.send_signal(signal.SIGCONT)
-        _, complaint = writer.communicate(timeout=120)
+        _, complaint = writer.communicate(timeout=400)
     assert writer.returncode == 0, complaint
     assert second.returncode == 1
     assert f"another process (pid {writer.pid})" in second.stderr

@@ -55,6 +55,9 @@ def convert(
     tensor: Annotated[
         str | None, typer.Option("--tensor", metavar="NAME", help="Which output of an ONNX file, where it has several.")
     ] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Of a bundle (give its folder): another one, its matrices in eight bits.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Turn a checkpoint into a bundle.
@@ -77,7 +80,12 @@ def convert(
         if error.name in ("torch", "safetensors"):
             raise MissingExtraError("tessera convert", "train") from error
         raise
-    if checkpoint.suffix == ".onnx":
+    if int8:
+        from tessera.models.bundle import Bundle
+        from tessera.models.quantised import quantise_bundle
+
+        bundle = quantise_bundle(Bundle.open(checkpoint), output, name=name)
+    elif checkpoint.suffix == ".onnx":
         if whitening or heads or activation:
             raise UsageError("--whitening, --heads and --activation are for checkpoints: an ONNX file has its own.")
         given = {key: parse_triple(text, key) for key, text in (("mean", mean), ("std", std)) if text is not None}

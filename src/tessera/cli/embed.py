@@ -24,7 +24,7 @@ def embed(
     scales: Annotated[
         str | None, typer.Option(help="Scales, in words such as 1/sqrt2,1,sqrt2. The model's own by default.")
     ] = None,
-    runtime: Annotated[str, typer.Option(metavar="onnx|torch", help="What runs the network.")] = "onnx",
+    runtime: Annotated[str, typer.Option(metavar="onnx|torch|openvino", help="What runs the network.")] = "onnx",
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:

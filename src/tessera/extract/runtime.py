@@ -1,4 +1,4 @@
-"""What runs a network: ONNX Runtime by default, torch where it is asked for. Both take the same normalised images."""
+"""What runs a network: ONNX Runtime, or torch or OpenVINO where asked for. All take the same normalised images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tessera.models.bundle import POSITION_CONTRIBUTIONS, Bundle
 from tessera.models.onnx_library import import_onnxruntime
 
 Outputs: TypeAlias = dict[str, npt.NDArray[np.float32]]
-RUNTIMES = ("onnx", "torch")
+RUNTIMES = ("onnx", "torch", "openvino")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -132,6 +132,10 @@ def open_runtime(bundle: Bundle, runtime: str = "onnx", *, device: str = "auto",
         return OnnxRuntime(bundle, device=device, threads=threads)
     if runtime == "torch":
         return TorchRuntime(bundle, device=device, threads=threads)
+    if runtime == "openvino":
+        from tessera.extract.openvino_runtime import OpenVinoRuntime
+
+        return OpenVinoRuntime(bundle, device=device, threads=threads)
     raise UsageError(unknown_name("runtime", runtime, RUNTIMES))
 
 
