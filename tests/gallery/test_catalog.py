@@ -152,9 +152,12 @@ def test_an_older_version_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
         old = Catalog(path)
         old.prepare()
-        with old.write() as batch:
-            put(batch, "a", 0.5)
         old.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO contents VALUES (1, x'01', 'f', 1, 1, x'00')")
+        connection.execute("INSERT INTO images VALUES (1, x'2f61', 1, 1, 'ok', NULL, 1, '{}')")
+        connection.execute("UPDATE settings SET value = 1 WHERE key = 'searchable'")
+        connection.commit()
     catalog = Catalog(path)
     assert catalog.needs_preparing()
     with pytest.raises(GalleryError, match="older version"), catalog.read():

@@ -110,11 +110,13 @@ def _say_problems(report: IndexReport, *, sought: bool) -> None:
 
     for problem in report.problems[:_SHOWN]:
         say(f"{printable(problem.path)}: {printable(problem.reason)}")
-    more = report.failed + report.passed_over - min(len(report.problems), _SHOWN)
+    more = report.failed + report.passed_over + report.remarks - min(len(report.problems), _SHOWN)
     if more > 0:
         say(f"... and {more} more; `tessera stats --failed` lists what could not be read")
     if report.failed_before:
         say(f"{report.failed_before} pictures could not be read before and have not changed since")
+    if report.ignored:
+        say(f"{report.ignored} were removed before and stay away; name a picture or its folder itself to have it back")
     if report.vanished > report.pruned:
         say(f"{report.vanished - report.pruned} files are gone but still in the gallery; --prune takes them out")
     if sought and report.found == 0 and report.vanished == 0 and report.passed_over == 0:
@@ -134,6 +136,7 @@ def _summary(report: IndexReport) -> str:
     counts = {
         "added": report.added,
         "changed": report.changed,
+        "moved": report.moved,
         "described anew": report.redescribed,
         "unchanged": report.unchanged,
         "not readable": report.failed + report.failed_before,
@@ -142,7 +145,9 @@ def _summary(report: IndexReport) -> str:
     parts = [f"{count} {name}" for name, count in counts.items() if count or name == "added"]
     if report.reused:
         parts[0] += f" ({report.reused} copies of known content)"
-    return ", ".join(parts)
+    origins = {"in their files": report.metadata_read, "given": report.metadata_given}
+    told = [f"{count} {origin}" for origin, count in origins.items() if count]
+    return ", ".join(parts) + (f"; with metadata: {', '.join(told)}" if told else "")
 
 
 def _came_to_nothing(report: IndexReport) -> bool:

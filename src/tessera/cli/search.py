@@ -59,11 +59,11 @@ def search(
 
 def _why_nothing(where: list[str], keys: list[str]) -> str:
     from tessera.errors import unknown_name
-    from tessera.gallery.catalog.filters import parse_where
+    from tessera.gallery.catalog.filters import Condition, parse_where
 
     if not keys:
         return "no image of the gallery has metadata: they are the columns of a CSV, `tessera index labels.csv`"
     for condition in parse_where(where):
-        if condition.key not in keys:
+        if isinstance(condition, Condition) and condition.key not in keys:
             return unknown_name("metadata key", condition.key, keys)
     return "no image of the gallery meets the conditions of --where"

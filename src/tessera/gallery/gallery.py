@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tessera.data.boxes import Box
 from tessera.errors import GalleryError, UsageError
-from tessera.gallery.catalog.batch import encode_metadata
+from tessera.gallery.catalog.batch import Batch, encode_metadata
 from tessera.gallery.catalog.catalog import CATALOG_NAME
 from tessera.gallery.catalog.filters import Where, parse_where
 from tessera.gallery.catalog.paths import printable, to_blob
@@ -199,10 +199,11 @@ class Gallery:
             self._store.engine.refresh(self._catalog, writing=True)
         return stored
 
-    def remove(self, paths: PathOrId | Iterable[PathOrId]) -> int:
+    def remove(self, paths: PathOrId | Iterable[PathOrId], *, ignore: bool = True) -> int:
         """Take images out, by path, by folder or by id; files are not touched. Returns how many images went.
 
-        All or nothing: one that is not in the gallery is an error, and nothing is removed.
+        All or nothing: one that is not in the gallery is an error, and nothing is removed. ignore: the next `index`
+        passes over what was removed, even if it has moved, unless that very picture or folder is named.
         """
         given = [paths] if isinstance(paths, str | os.PathLike | int) else list(paths)
         with self._store.write():
@@ -210,6 +211,8 @@ class Gallery:
                 ids: set[int] = set()
                 for item in given:
                     found = _ids_of(batch, item)
+                    if ignore and found:
+                        _ignore(batch, item, found)
                     if not found:
                         what = f"an image with the id {item}" if isinstance(item, int) else printable(item)
                         raise GalleryError(f"The gallery does not hold {what}. Nothing was removed.")
@@ -224,12 +227,13 @@ class Gallery:
         with self._catalog.read() as snapshot:
             images, contents = snapshot.searchable, snapshot.count_contents()
             stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
-            generation, failed = snapshot.generation, snapshot.count_failed()
+            generation, failed, ignored = snapshot.generation, snapshot.count_failed(), len(snapshot.ignored())
         files = [path for path in self.path.glob(f"{CATALOG_NAME}*") if path.is_file()]
         return {
             "gallery": str(self.path),
             "images": images,
             "failed": failed,
+            "ignored": ignored,
             "copies": images - contents,
             **stored,
             "generation": generation,
@@ -341,3 +345,11 @@ def _ids_of(snapshot: Snapshot, item: PathOrId) -> list[int]:
     if isinstance(item, int):
         return [item] if snapshot.records([item]) else []
     return [image_id for image_id, _ in snapshot.stream_under(to_blob(item))]
+
+
+def _ignore(batch: Batch, item: PathOrId, ids: list[int]) -> None:
+    """Write down what was named: a picture with its content, or a folder."""
+    record = batch.records(ids[:1])[ids[0]]
+    path = to_blob(record.path if isinstance(item, int) else item)
+    is_picture = path == to_blob(record.path)
+    batch.ignore(path, bytes.fromhex(record.content_hash) if is_picture and record.content_hash else None)

@@ -38,12 +38,19 @@ class Batch(Snapshot):
         self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
     def add_content(
-        self, content_hash: bytes, fingerprint: str, width: int, height: int, descriptor: npt.NDArray[Any]
+        self,
+        content_hash: bytes,
+        fingerprint: str,
+        width: int,
+        height: int,
+        descriptor: npt.NDArray[Any],
+        signature: bytes | None = None,
     ) -> int:
         """Store a descriptor (D) under the content it was made of; the one already there stays."""
         self._connection.execute(
-            "INSERT OR IGNORE INTO contents (hash, fingerprint, width, height, descriptor) VALUES (?, ?, ?, ?, ?)",
-            (content_hash, fingerprint, width, height, encode_descriptor(descriptor)),
+            "INSERT OR IGNORE INTO contents (hash, fingerprint, width, height, descriptor, signature) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (content_hash, fingerprint, width, height, encode_descriptor(descriptor), signature),
         )
         content_id = self.find_content(content_hash, fingerprint)
         assert content_id is not None
@@ -58,8 +65,13 @@ class Batch(Snapshot):
         content_id: int | None,
         error: str | None,
         metadata: str | None,
+        facts: str | None = None,
+        sidecar_ns: int = 0,
     ) -> None:
-        """Store what was found at a path. metadata None keeps what there was; the id stays if the content did."""
+        """Store what was found at a path. metadata None keeps what there was; the id stays if the content did.
+
+        facts: what the file says of itself; they go with its content.
+        """
         known = self.lookup([path]).get(path)
         if metadata is None:
             metadata = "{}" if known is None else known.metadata
@@ -67,18 +79,34 @@ class Batch(Snapshot):
         self.changed = True
         if known is not None and known.content_id == content_id and known.state == state:
             self._connection.execute(
-                "UPDATE images SET size = ?, mtime_ns = ?, error = ?, metadata = ? WHERE id = ?",
-                (size, mtime_ns, error, metadata, known.id),
+                "UPDATE images SET size = ?, mtime_ns = ?, error = ?, metadata = ?, facts = ?, sidecar_ns = ? "
+                "WHERE id = ?",
+                (size, mtime_ns, error, metadata, facts, sidecar_ns, known.id),
             )
             return
         if known is not None:
             self.remove([known.id])
         self._connection.execute(
-            "INSERT INTO images (path, size, mtime_ns, state, error, content_id, metadata) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (path, size, mtime_ns, state, error, content_id, metadata),
+            "INSERT INTO images (path, size, mtime_ns, state, error, content_id, metadata, facts, sidecar_ns) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (path, size, mtime_ns, state, error, content_id, metadata, facts, sidecar_ns),
         )
         self._arrived += content_id is not None
+
+    def move_images(self, new_paths: Mapping[int, bytes]) -> None:
+        """Give images other paths, all at once, since they may take each other's; nothing else of them changes."""
+        self.changed = self.changed or bool(new_paths)
+        for image_id in new_paths:
+            self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (b"\0moving %d" % image_id, image_id))
+        for image_id, path in new_paths.items():
+            self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (path, image_id))
+
+    def ignore(self, path: bytes, content_hash: bytes | None) -> None:
+        """Remember that a picture, or with no hash a folder, was removed on purpose."""
+        self._connection.execute("INSERT OR REPLACE INTO ignored VALUES (?, ?)", (path, content_hash))
+
+    def unignore(self, path: bytes) -> None:
+        self._connection.execute("DELETE FROM ignored WHERE path = ?", (path,))
 
     def set_metadata(self, image_id: int, metadata: str) -> None:
         self.changed = True

@@ -13,7 +13,8 @@ from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.schema import connect, prepare, translated_errors
 from tessera.storage import sync_folder
 
-_TABLES = ("settings", "contents", "images")
+_TABLES = ("settings", "contents", "images", "ignored")
+_WITHOUT_ROWID = ("settings", "ignored")
 _STEP = 256
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 
@@ -48,9 +49,11 @@ def salvage_catalog(catalog: Catalog) -> str:
 def _copy_table(damaged: Path, target: sqlite3.Connection, table: str) -> int:
     target.execute("BEGIN")
     copied = 0
+    names = [row[1] for row in target.execute(f"PRAGMA table_info({table})")]
     for row in _readable_rows(damaged, table):
-        marks = ",".join("?" * len(row))
-        copied += target.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", row).rowcount
+        # A catalogue of an older version has fewer columns: each version adds its own at the end.
+        columns, marks = ",".join(names[: len(row)]), ",".join("?" * len(row))
+        copied += target.execute(f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({marks})", row).rowcount
     target.execute("COMMIT")
     return copied
 
@@ -62,8 +65,8 @@ def _readable_rows(damaged: Path, table: str) -> Iterator[tuple[Any, ...]]:
     except sqlite3.Error:
         return
     with contextlib.closing(connection):
-        if table == "settings":
-            yield from _all_or_nothing(connection, "SELECT * FROM settings")
+        if table in _WITHOUT_ROWID:
+            yield from _all_or_nothing(connection, f"SELECT * FROM {table}")
             return
         last = _last_rowid(connection, table)
         pending = [(start, min(start + _STEP, last + 1)) for start in range(1, last + 1, _STEP)]

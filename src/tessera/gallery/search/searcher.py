@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import GalleryError, UsageError, unknown_name
-from tessera.gallery.catalog.filters import Condition
+from tessera.gallery.catalog.filters import AnyCondition
 from tessera.gallery.catalog.paths import printable
 from tessera.gallery.catalog.snapshot import Ids, Record
 from tessera.gallery.engines.engine import Engine
@@ -29,14 +29,14 @@ class Searcher:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._filtered: dict[tuple[int, tuple[Condition, ...]], Ids] = {}
+        self._filtered: dict[tuple[int, tuple[AnyCondition, ...]], Ids] = {}
         self._dim = (-1, 0)  # at which generation the gallery's descriptors had how many numbers
 
     def search(
         self,
         queries: Scores,
         k: int,
-        conditions: tuple[Condition, ...] = (),
+        conditions: tuple[AnyCondition, ...] = (),
         *,
         expand: str | None = None,
         augment: bool = False,
@@ -98,7 +98,7 @@ class Searcher:
                 rows[row] = found[image_id]
         return rows
 
-    def allowed_ids(self, conditions: tuple[Condition, ...]) -> Ids | None:
+    def allowed_ids(self, conditions: tuple[AnyCondition, ...]) -> Ids | None:
         """Ids that meet the conditions; remembered, since a user who filters asks again with the same filter."""
         if not conditions:
             return None
