@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -337,3 +338,62 @@ def test_ctrl_c_is_said_and_keeps_what_was_stored(tmp_path: Path, small_bundle: 
 def _stored(folder: Path) -> int:
     with tessera.Gallery(folder / "gallery.tessera", create=False) as gallery:
         return len(gallery)
+
+
+def test_a_run_that_fails_makes_no_gallery(
+    run: Run, tmp_path: Path, photo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tessera.gallery.engines.milvus_engine.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    for words in (["--engine", "milvus:x.db", photo_folder], ["--ray", "local", photo_folder], [tmp_path / "bad.csv"]):
+        answer = run("index", *words)
+        assert answer.returncode == 1, words
+        assert not (tmp_path / "gallery.tessera").exists(), words
+
+
+def test_a_failed_run_keeps_the_gallery_that_was_there(run: Run, indexed: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    assert run("index", tmp_path / "bad.csv").returncode == 1
+    assert indexed.is_dir()
+
+
+def test_a_port_that_is_taken_makes_no_gallery(run: Run, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        answer = run("serve", "-g", "typo", "--port", str(taken.getsockname()[1]))
+    assert answer.returncode != 0
+    assert not (tmp_path / "typo").exists()
+
+
+def test_check_speaks_only_of_what_can_be_found(run: Run, tmp_path: Path, photo_folder: Path) -> None:
+    (photo_folder / "text.jpg").write_bytes(b"this is a text file")
+    run("index", photo_folder)
+    (photo_folder / "text.jpg").unlink()
+    answer = run("check", "--json")
+    assert json.loads(answer.stdout)["missing_files"] == 0
+    assert "found" not in answer.stdout.replace("findings", "")
+    (photo_folder / "photo0.png").unlink()
+    assert json.loads(run("check", "--json").stdout)["missing_files"] == 1
+
+
+def test_what_was_removed_is_said_and_shown(run: Run, indexed: Path, photo_folder: Path) -> None:
+    assert run("remove", photo_folder / "photo0.png").returncode == 0
+    answer = run("index", photo_folder)
+    assert "1 were removed before and stay away" in answer.stderr
+    assert json.loads(run("stats", "--json").stdout)["ignored"] == 1
+    assert "removed, kept away\t1" in run("stats").stdout
+    assert run("index", photo_folder / "photo0.png").returncode == 0
+
+
+def test_nonsense_in_exif_is_a_sentence_and_the_picture_stays(run: Run, tmp_path: Path) -> None:
+    block = Image.Exif()
+    block[0x0132] = "0000:00:00 00:00:00"
+    (tmp_path / "old").mkdir()
+    Image.new("RGB", (20, 20)).save(tmp_path / "old" / "a.jpg", exif=block.tobytes())
+    block[0x0132] = "2019:06:14 12:00:00"
+    Image.new("RGB", (20, 20), "red").save(tmp_path / "old" / "b.jpg", exif=block.tobytes())
+    answer = run("index", tmp_path / "old")
+    assert "its date '0000:00:00 00:00:00' is no date and was left out" in answer.stderr
+    assert "2 added; with metadata: 1 in their files" in answer.stdout

@@ -75,6 +75,13 @@ def test_stored_features_are_used_and_go_with_their_images(gallery, pictures, mo
     assert gallery.index(local="sift").local["images"] == 5
 
 
+def test_local_features_are_made_of_what_is_named(gallery, pictures):
+    report = gallery.index(pictures[0], local="sift")
+    assert report.local["made"] == report.local["images"] == 1
+    assert gallery.stats()["local_bytes"] > report.local["bytes"] > 0
+    assert gallery.index(local="sift").local["images"] == 6
+
+
 def test_the_answer_is_the_same_before_and_after_storing(gallery, pictures):
     before = gallery.search(pictures[1], 6, rerank="sp")
     gallery.index(local="sift")

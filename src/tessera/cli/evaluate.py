@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from tessera.cli.commands import CommandGroup
+
 if TYPE_CHECKING:
     from tessera.data.benchmark import Benchmark
     from tessera.evaluate.result import Result
 
 evaluate = typer.Typer(
     name="evaluate",
+    cls=CommandGroup,
     help="Score a model on Revisited Oxford and Paris or on a labelled folder, or score ranks from a file.",
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -73,39 +73,46 @@ def index(
 
     Pictures that cannot be read are written down with the reason, and tried again when their files change.
     """
+    from tessera.errors import TesseraError
     from tessera.gallery.gallery import Gallery
     from tessera.gallery.ingest.sources import refuse_missing, resolve_source
+    from tessera.gallery.store import discard_empty
 
     if not Path(gallery).exists():  # what is mistyped makes no gallery
         for source in sources or []:
             refuse_missing(resolve_source(source))
+    is_new = not Path(gallery).exists()
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
-    with Gallery(gallery, model, codec, engine, device=device) as opened, progress_bar("indexing") as bar, away:
+    try:
+        with Gallery(gallery, model, codec, engine, device=device) as opened, progress_bar("indexing") as bar, away:
 
-        def progress(at: IndexProgress) -> None:
-            if bar is not None:
-                bar(at.done, at.total, at.failed)
+            def progress(at: IndexProgress) -> None:
+                if bar is not None:
+                    bar(at.done, at.total, at.failed)
 
-        try:
             report = opened.index(
                 *(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local
             )
-        except KeyboardInterrupt:
-            say("what was stored stays; the same command goes on from there")
-            raise
-    _say_problems(report, sought=bool(sources))
+    except KeyboardInterrupt:
+        say("what was stored stays; the same command goes on from there")
+        raise
+    except TesseraError:
+        if is_new:  # what could not even begin makes no gallery
+            discard_empty(Path(gallery))
+        raise
+    say_problems(report, sought=bool(sources))
     if json:
         print_json(report.to_json())
     else:
-        print(f"{_summary(report)} in {report.seconds:.1f} s -> {gallery}: {counted(report.images, 'image')}")
+        print(f"{summary(report)} in {report.seconds:.1f} s -> {gallery}: {counted(report.images, 'image')}")
     if report.local is not None:
         _say_local(report.local)
     if sources and _came_to_nothing(report):
         raise typer.Exit(1)
 
 
-def _say_problems(report: IndexReport, *, sought: bool) -> None:
+def say_problems(report: IndexReport, *, sought: bool) -> None:
     from tessera.gallery.catalog.paths import printable
 
     for problem in report.problems[:_SHOWN]:
@@ -132,7 +139,7 @@ def _say_local(local: dict[str, Any]) -> None:
     say(f"local features ({local['extractor']}): {local['made']} made, {local['images']} stored, {each} bytes an image")
 
 
-def _summary(report: IndexReport) -> str:
+def summary(report: IndexReport) -> str:
     counts = {
         "added": report.added,
         "changed": report.changed,

@@ -17,6 +17,7 @@ from tessera.cli import (
     evaluate,
     explain,
     export,
+    export_descriptors,
     index,
     migrate,
     models,
@@ -26,13 +27,16 @@ from tessera.cli import (
     stats,
     system,
     train,
+    watch,
 )
+from tessera.cli.commands import CommandGroup
 from tessera.errors import TesseraError, printable
 
 _INTERRUPTED = 130
 
 app = typer.Typer(
     name="tessera",
+    cls=CommandGroup,
     help="Find the same place or object in a collection of images, and see why.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -61,6 +65,8 @@ app.command("search", epilog=search.EXAMPLE)(search.search)
 app.command("remove", epilog=remove.EXAMPLE)(remove.remove)
 app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
 app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("export-descriptors", epilog=export_descriptors.EXAMPLE)(export_descriptors.export_descriptors)
+app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
 app.command("migrate", epilog=migrate.EXAMPLE)(migrate.migrate)
 app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)

@@ -19,8 +19,11 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for a terminal; for a pipe, one line a row with tabs, which other tools can cut."""
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, cut: str | None = None) -> None:
+    """A table for a terminal; for a pipe, one line a row with tabs, which other tools can cut.
+
+    cut: the column that is cut short where a line would not fit, instead of being folded.
+    """
     if not sys.stdout.isatty():
         for row in rows:
             print("\t".join(row))
@@ -31,7 +34,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for name in header:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="ellipsis" if name == cut else "fold", no_wrap=cut is not None)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: a path may hold what looks like markup
     Console().print(table)

@@ -30,11 +30,15 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Seconds after which a request is given up.", min=0.1)] = 30.0,
     max_in_flight: Annotated[int, typer.Option(help="Requests answered at once; more get 429.", min=1)] = 64,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    watch: Annotated[
+        list[Path] | None,
+        typer.Option("--watch", metavar="DIR", help="Follow this folder: its pictures are indexed. May be repeated."),
+    ] = None,
 ) -> None:
     """Serve the gallery over HTTP: an API under /api, its schema at /openapi.json, and a page to search with."""
     # Searches run side by side, so their small products must not each ask for all cores (before numpy is loaded).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from tessera.errors import GalleryLockedError
+    from tessera.errors import GalleryLockedError, UsageError
     from tessera.gallery.gallery import Gallery
     from tessera.serve.logs import log_to_stderr
     from tessera.serve.server import listen, make_server
@@ -51,13 +55,17 @@ def serve(
         timeout_s=timeout,
         max_in_flight=max_in_flight,
         device=device,
+        watch=tuple(folder.absolute() for folder in watch or ()),
     )
+    for folder in settings.watch:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is no folder. Name folders to watch.")
+    listener = listen(settings)  # a port that is taken ends the command before a gallery is made
     is_new = not gallery.exists()
     with contextlib.suppress(GalleryLockedError), Gallery(settings.gallery_path):
         pass  # what is no gallery ends the command here, not in the service's log
-    listener = listen(settings)
     log_to_stderr()
-    if is_new:
+    if is_new and not watch:
         typer.echo(f"{gallery} is new and empty: fill it with `tessera index PHOTOS -g {gallery}`", err=True)
     shown = f"[{host}]" if ":" in host else host
     typer.echo(f"Tessera is at http://{shown}:{listener.getsockname()[1]} (stop it with Ctrl-C)", err=True)

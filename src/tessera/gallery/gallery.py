@@ -30,7 +30,7 @@ from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, Se
 from tessera.gallery.search.local_features import LocalFeatureIndex
 from tessera.gallery.search.query import Query, describe_query, unit_descriptor
 from tessera.gallery.search.searcher import Searcher, check_k
-from tessera.gallery.store import Store, absolute_engine
+from tessera.gallery.store import LOCAL_NAME, Store, absolute_engine
 
 __all__ = [
     "CheckReport",
@@ -105,7 +105,7 @@ class Gallery:
         prune: take out images under the sources whose files are gone. rebuild: make the index anew and, when the model
         is another, every descriptor. metadata: given to each picture that a CSV says nothing of. ray: describe on the
         Ray cluster at this address ("local": on this machine's cores). local: store local features for re-ranking too,
-        by an extractor's name, a local bundle, a system, or `dsm`.
+        by an extractor's name, a local bundle, a system, or `dsm`; of the sources, or with none of the whole gallery.
         """
         if not sources and not rebuild and local is None:
             raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
@@ -128,7 +128,7 @@ class Gallery:
                 self._store.engine.rebuild(self._catalog)
             self._store.engine.refresh(self._catalog, writing=True)
             if local is not None:
-                report.local = self._local.index(local, progress)
+                report.local = self._local.index(local, progress, [source.root for source in found])
         report.images = len(self)
         report.seconds = time.perf_counter() - started
         return report
@@ -238,6 +238,7 @@ class Gallery:
             **stored,
             "generation": generation,
             "catalog_bytes": sum(path.stat().st_size for path in files),
+            "local_bytes": sum(path.stat().st_size for path in self.path.glob(f"{LOCAL_NAME}*")),
             "index": self._store.engine.describe(),
         }
 
@@ -268,6 +269,12 @@ class Gallery:
         rows = [found[image_id].astype(np.float32) for image_id in wanted]
         return np.stack(rows) if rows else np.empty((0, dim), np.float32)
 
+    def export_descriptors(self, output: str | os.PathLike[str], *, where: Where | None = None) -> int:
+        """Write ids, paths, metadata and descriptors to a .npz, .parquet or .faiss file; how many there were."""
+        from tessera.gallery.exporting import export_descriptors
+
+        return export_descriptors(self, Path(output), where=where)
+
     def record(self, image_id: int) -> Record | None:
         """What the gallery knows of an image, or None."""
         with self._catalog.read() as snapshot:
@@ -284,6 +291,11 @@ class Gallery:
         with self._catalog.read() as snapshot:
             known = snapshot.lookup([blob]).get(blob)
             return None if known is None else snapshot.records([known.id]).get(known.id)
+
+    def holds(self, path: str | os.PathLike[str]) -> bool:
+        """Whether there is an image at a path or below it."""
+        with self._catalog.read() as snapshot:
+            return next(snapshot.stream_under(to_blob(path), searchable=True), None) is not None
 
     def count(self, where: Where | None = None) -> int:
         """How many images meet the conditions."""

@@ -29,6 +29,7 @@ class Settings:
     max_in_flight: int = 64
     device: str = "auto"
     threads: int | None = None
+    watch: tuple[Path, ...] = ()  # folders whose pictures the gallery follows
 
     def __post_init__(self) -> None:
         if not self.is_loopback and not self.key:

@@ -108,6 +108,18 @@ class Trainer:
                 log.close()
         return {**self.scores, "best": self.best} if self.scores else {}
 
+    def header(self) -> str:
+        """What is going to be trained, on what, for how long: the first line of a run."""
+        recipe, images = self.run.recipe, self.run.images
+        parameters = sum(parameter.numel() for parameter in self.objective.network.parameters())
+        processes = f", {self.world.size} processes" if self.world.size > 1 else ""
+        return (
+            f"{recipe.name}: {recipe.model.name} ({parameters / 1e6:.1f} M parameters), {recipe.loss.name}, "
+            f"{len(images)} images of {images.num_classes} classes, {recipe.loop.epochs} epochs of "
+            f"{len(self.run.plan)} steps of {recipe.loop.batch_size}, on {self.world.device.type}{processes} "
+            f"-> {self.run_dir}"
+        )
+
     def take_one_step(self) -> dict[str, float]:
         """The first step of the first epoch, for a dry run: nothing is written."""
         self.run.plan.start_epoch(0)
@@ -182,18 +194,21 @@ class Trainer:
             plan.start_epoch(self.epoch)
             self._plan_ready = True
         self._to_training()
-        started, seen = time.monotonic(), 0
+        started, seen, first = time.monotonic(), 0, self.step_in_epoch
         for parts in self._batches():
             loss = self._step(parts)
             images = sum(len(labels) for _, labels in parts) * self.world.size
             seen += images
             if log is not None and (self.step % loop.log_every == 0 or self.step_in_epoch == len(plan)):
-                rate = seen / max(time.monotonic() - started, 1e-9)
+                elapsed = max(time.monotonic() - started, 1e-9)
+                rate = seen / elapsed
+                steps_left = loop.epochs * len(plan) - self.step
+                left = duration_text(steps_left * elapsed / max(self.step_in_epoch - first, 1))
                 log.write(self.epoch, self.step, loss=loss, rate=self._rate(self.step - 1), images_per_s=rate)
                 log.write(self.epoch, self.step, **self._parts, gradient_norm=self._last_norm)
                 self.run.say(
                     f"epoch {self.epoch + 1}/{loop.epochs}  step {self.step_in_epoch}/{len(plan)}  "
-                    f"loss {loss:.4f}  {rate:.1f} images/s"
+                    f"loss {loss:.4f}  {rate:.1f} images/s  {left} left"
                 )
 
     def _batches(self) -> Generator[list[tuple[Inputs, Tensor]], None, None]:
@@ -296,3 +311,11 @@ class Trainer:
         if self.objective.on_maps or isinstance(self.objective, AttentionObjective):
             self.objective.network.backbone.eval()
         freeze_parts(self.objective, self.run.recipe.optimiser.rates)
+
+
+def duration_text(seconds: float) -> str:
+    """`3 h 20 min`, `5 min` or `40 s`: as exact as a forecast can be."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -24,6 +24,7 @@ from tessera.data.boxes import Box
 from tessera.data.images import load_photo
 from tessera.errors import ImageError, UsageError
 from tessera.extract.runtime import default_threads
+from tessera.gallery.catalog.paths import to_blob
 from tessera.gallery.catalog.snapshot import Record
 from tessera.gallery.ingest.indexing import ProgressCallback
 from tessera.gallery.results import Hit, IndexProgress
@@ -52,8 +53,10 @@ class LocalFeatureIndex:
     def path(self) -> Path:
         return self._store.path / LOCAL_NAME
 
-    def index(self, name: str, progress: ProgressCallback | None = None) -> dict[str, Any]:
+    def index(self, name: str, progress: ProgressCallback | None = None, roots: Sequence[bytes] = ()) -> dict[str, Any]:
         """Make and store the features of every image that has none; the caller writes. Goes on where it stopped.
+
+        roots: only of images at these paths or below them.
 
         name: an extractor, the folder of a local bundle, a system, or `dsm` for the maxima of the gallery's own model.
         """
@@ -61,7 +64,10 @@ class LocalFeatureIndex:
         features = self._shelf(create=True)
         assert features is not None
         known, wanted = features.known(extractor.fingerprint), self._contents()
-        lacking = {content: record for content, record in wanted.items() if content not in known}
+        asked = (
+            wanted if not roots else {content: record for content, record in wanted.items() if _lies_in(record, roots)}
+        )
+        lacking = {content: record for content, record in asked.items() if content not in known}
         failures: dict[str, str] = {}
         for done, (content, record) in enumerate(lacking.items(), start=1):
             try:
@@ -248,6 +254,11 @@ def _read(record: Record) -> Any:
     if hashlib.sha256(content).hexdigest() != record.content_hash:
         raise ImageError(f"{record.path} has changed since it was indexed. Index it again.")
     return load_photo(content, size=SIZE)
+
+
+def _lies_in(record: Record, roots: Sequence[bytes]) -> bool:
+    path = to_blob(record.path)
+    return any(path == root or path.startswith(root.rstrip(b"/") + b"/") for root in roots)
 
 
 def _absolute(name: str) -> str:
