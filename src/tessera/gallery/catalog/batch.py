@@ -108,6 +108,24 @@ class Batch(Snapshot):
     def unignore(self, path: bytes) -> None:
         self._connection.execute("DELETE FROM ignored WHERE path = ?", (path,))
 
+    def set_signatures(self, signatures: Mapping[int, bytes]) -> None:
+        """Store signatures, which are caches, under the contents of these images."""
+        self._connection.executemany(
+            "UPDATE contents SET signature = ? WHERE id = (SELECT content_id FROM images WHERE images.id = ?)",
+            ((signature, image_id) for image_id, signature in signatures.items()),
+        )
+
+    def add_compared_pairs(self, kind: str, scores: Mapping[tuple[str, str], float]) -> None:
+        """Remember how pairs of contents, by their hashes, compared; what is no longer in the gallery is forgotten."""
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO pairs VALUES (?, ?, ?, ?)",
+            ((kind, *sorted((bytes.fromhex(a), bytes.fromhex(b))), score) for (a, b), score in scores.items()),
+        )
+        self._connection.execute(
+            "DELETE FROM pairs WHERE first NOT IN (SELECT hash FROM contents) "
+            "OR second NOT IN (SELECT hash FROM contents)"
+        )
+
     def set_metadata(self, image_id: int, metadata: str) -> None:
         self.changed = True
         self._connection.execute("UPDATE images SET metadata = ? WHERE id = ?", (metadata, image_id))

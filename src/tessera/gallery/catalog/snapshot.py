@@ -201,6 +201,25 @@ class Snapshot:
             found.update((row[0], decode_descriptors([row[1]])[0]) for row in rows)
         return found
 
+    def signatures(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """The signature of each of these ids whose picture has one."""
+        found: dict[int, bytes] = {}
+        for start in range(0, len(ids), _VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+            found.update(
+                self._connection.execute(
+                    "SELECT images.id, signature FROM images JOIN contents ON contents.id = images.content_id "
+                    f"WHERE signature IS NOT NULL AND images.id IN ({_marks(len(part))})",
+                    part,
+                )
+            )
+        return found
+
+    def compared_pairs(self, kind: str) -> dict[tuple[str, str], float]:
+        """Scores of pairs of contents, by their hashes in order, that were compared before."""
+        rows = self._connection.execute("SELECT first, second, score FROM pairs WHERE kind = ?", (kind,))
+        return {(first.hex(), second.hex()): score for first, second, score in rows}
+
     def stream_under(self, root: bytes, *, searchable: bool = False) -> Iterator[tuple[int, bytes]]:
         """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file.
 
