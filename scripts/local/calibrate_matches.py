@@ -29,8 +29,9 @@ from tessera.extract.extractor import Extractor
 from tessera.local.dsm import DsmConfig, DsmExtractor, verify_channels
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalExtractor, LocalFeatures
-from tessera.local.rerank import DEPTH, EDGE_CELLS, open_reranker, order_candidates
+from tessera.local.rerank import EDGE_CELLS, open_reranker, order_candidates
 from tessera.local.verification import VerificationConfig, verify
+from tessera.refiners import RERANKERS
 
 BOUNDS = (6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 30, 32, 34, 36, 40)
 
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--role", default="val")
     parser.add_argument("--gallery", type=int, default=40, help="photos a landmark; 0 for painted scenes alone")
     parser.add_argument("--queries", type=int, default=10, help="a landmark")
-    parser.add_argument("--depth", type=int, default=DEPTH, help="photos that a query is compared with")
+    parser.add_argument("--depth", type=int, default=RERANKERS["sp"].depth, help="photos that a query is compared with")
     parser.add_argument("--planar", type=int, default=0, help="painted scenes")
     parser.add_argument(
         "--enlarge", type=int, default=1, help="painted scenes by so much, for networks with coarse maps"

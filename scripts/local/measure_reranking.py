@@ -24,7 +24,8 @@ from tessera.data.images import load_benchmark
 from tessera.evaluate.local import BenchmarkFeatures
 from tessera.evaluate.protocol import Relevance, score_query
 from tessera.extract.extractor import Extractor
-from tessera.local.rerank import DEPTH, Reranker, open_reranker, order_candidates
+from tessera.local.rerank import Reranker, open_reranker, order_candidates
+from tessera.refiners import RERANKERS
 
 SIZE = 384
 Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -71,9 +72,11 @@ def main() -> None:
         for truth, relevance in relevances.items():
             aps = [[], []]
             for query, ranking in rankings.items():
-                head = ranking[:DEPTH]
+                head = ranking[: RERANKERS["sp"].depth]
                 order = RULES[name](inliers[query], rows[head] @ rows[query])
-                for found, new in zip(aps, (ranking, np.r_[head[order], ranking[DEPTH:]]), strict=True):
+                for found, new in zip(
+                    aps, (ranking, np.r_[head[order], ranking[RERANKERS["sp"].depth :]]), strict=True
+                ):
                     found.append(average_precision(new, relevance[query]))
             answer[truth] = gain(*map(np.array, aps))
         print(json.dumps(answer), flush=True)
@@ -110,7 +113,7 @@ def count(
     spent = []
     for number, (query, ranking) in enumerate(rankings.items()):
         if query not in known:
-            candidates = [features.get(paths[i]) for i in ranking[:DEPTH]]
+            candidates = [features.get(paths[i]) for i in ranking[: RERANKERS["sp"].depth]]
             asked = features.get(paths[query])
             began = time.process_time()
             known[query] = reranker.count_inliers(asked, candidates)

@@ -27,7 +27,7 @@ from PIL import Image
 
 from tessera.data.benchmark import Benchmark
 from tessera.evaluate.local import BenchmarkFeatures
-from tessera.evaluate.model import evaluate_model
+from tessera.evaluate.run import evaluate_model
 from tessera.local.describe import open_aggregator
 from tessera.local.rerank import Reranker, open_reranker
 from tessera.local.store import encode_features

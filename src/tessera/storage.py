@@ -8,12 +8,14 @@ import hashlib
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tessera.errors import StorageError
 
 _CHUNK_BYTES = 1 << 20
+_BUSY_TIMEOUT_S = 60.0  # for another process that is writing the same file
 
 
 @contextlib.contextmanager
@@ -82,9 +84,9 @@ def open_database(path: Path, table: str) -> sqlite3.Connection:
 
 
 def _open_table(path: Path, table: str) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=60, check_same_thread=False)
+    database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
     try:
-        database.execute("PRAGMA journal_mode=WAL")
+        _use_log(database)
         database.execute("PRAGMA synchronous=NORMAL")
         database.execute(table)
         database.commit()
@@ -92,6 +94,19 @@ def _open_table(path: Path, table: str) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _use_log(database: sqlite3.Connection) -> None:
+    """Switch to the write-ahead log. SQLite does not wait for another process that does the same to a new file."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
 
 
 def hash_file(path: Path) -> str:

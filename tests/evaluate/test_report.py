@@ -16,6 +16,7 @@ from oxford_in_small import ColourExtractor, make_oxford
 from PIL import Image
 
 from tessera.data.revisited import load_revisited
+from tessera.evaluate.method import DescriptorMethod
 from tessera.evaluate.report import choose_strips, render_markdown, write_report
 from tessera.evaluate.run import Run, RunConfig, run_benchmark
 
@@ -23,7 +24,9 @@ from tessera.evaluate.run import Run, RunConfig, run_benchmark
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     benchmark = load_revisited("roxford5k", make_oxford(tmp_path / "roxford5k"))
-    return run_benchmark(benchmark, ColourExtractor(), "colour <1>", RunConfig(cache_dir=tmp_path / "cache"))
+    return run_benchmark(
+        benchmark, DescriptorMethod(ColourExtractor(), "colour <1>"), RunConfig(cache_dir=tmp_path / "cache")
+    )
 
 
 def test_the_page_needs_no_other_file_and_frames_every_verdict(run: Run, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,10 +24,9 @@ from tessera.data.revisited import load_revisited
 from tessera.errors import DataError, EvaluationError, UsageError
 from tessera.evaluate import descriptors
 from tessera.evaluate.cache import HashCache
-from tessera.evaluate.model import evaluate_model
-from tessera.evaluate.ranking import rank_by_index, rank_exactly
-from tessera.evaluate.refinement import Refinement, rank_refined, rerank_heads
-from tessera.evaluate.run import RunConfig, run_benchmark, run_system, score_run
+from tessera.evaluate.method import DescriptorMethod
+from tessera.evaluate.ranking import rank_by_index, rank_exactly, rank_refined, rerank_heads
+from tessera.evaluate.run import RunConfig, evaluate_model, run_benchmark, score_rankings
 
 
 @pytest.fixture
@@ -41,9 +41,11 @@ def config(tmp_path: Path, **changes: object) -> RunConfig:
 def test_boxes_decide_what_a_query_shows(oxford: Path, tmp_path: Path) -> None:
     benchmark = load_revisited("roxford5k", oxford)
     assert benchmark.notes == ("roxford5k: found 3 queries and 12 images; published were 70 and 4,993.",)
-    boxed = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result
+    boxed = run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path)).result
     assert {name: score.map for name, score in boxed.protocols.items()} == {"easy": 1.0, "medium": 1.0, "hard": 1.0}
-    whole = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path, query="whole")).result
+    whole = run_benchmark(
+        benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path, query="whole")
+    ).result
     assert whole.query == "whole"
     assert whole.protocols["medium"].map < 0.5
     content = boxed.to_json()
@@ -52,36 +54,38 @@ def test_boxes_decide_what_a_query_shows(oxford: Path, tmp_path: Path) -> None:
 
 
 def test_rankings_and_tops(oxford: Path, tmp_path: Path) -> None:
-    run = run_benchmark(load_revisited("roxford5k", oxford), ColourExtractor(), "colour", config(tmp_path))
+    run = run_benchmark(
+        load_revisited("roxford5k", oxford), DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path)
+    )
     for query, colour in enumerate(COLOURS):
         assert {run.benchmark.gallery_names[i] for i in run.tops[query][:4]} == {f"{colour}_{i}" for i in range(4)}
 
 
 def test_a_second_run_comes_from_the_cache_and_a_changed_image_does_not(oxford: Path, tmp_path: Path) -> None:
     benchmark = load_revisited("roxford5k", oxford)
-    first = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result
+    first = run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path)).result
     again = ColourExtractor()
-    second = run_benchmark(benchmark, again, "colour", config(tmp_path)).result
+    second = run_benchmark(benchmark, DescriptorMethod(again, "colour"), config(tmp_path)).result
     assert again.seen == []
     assert second.details["described"] == {"network": 0, "cache": 15}
     assert second.details["fingerprints"] == first.details["fingerprints"]
     paint(oxford / "jpg" / "red_0.jpg", COLOURS["blue"], 0.1)
     changed = ColourExtractor()
-    third = run_benchmark(benchmark, changed, "colour", config(tmp_path)).result
+    third = run_benchmark(benchmark, DescriptorMethod(changed, "colour"), config(tmp_path)).result
     assert changed.seen == ["red_0"]
     assert third.details["fingerprints"]["images"] != first.details["fingerprints"]["images"]
     assert third.protocols["easy"].map < 1.0
     other = ColourExtractor("another model")
-    run_benchmark(benchmark, other, "other", config(tmp_path))
+    run_benchmark(benchmark, DescriptorMethod(other, "other"), config(tmp_path))
     assert len(other.seen) == 15
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(oxford: Path, tmp_path: Path) -> None:
     benchmark = load_revisited("roxford5k", oxford)
     with pytest.raises(KeyboardInterrupt):
-        run_benchmark(benchmark, ColourExtractor(stop_after=9), "colour", config(tmp_path))
+        run_benchmark(benchmark, DescriptorMethod(ColourExtractor(stop_after=9), "colour"), config(tmp_path))
     rest = ColourExtractor()
-    result = run_benchmark(benchmark, rest, "colour", config(tmp_path)).result
+    result = run_benchmark(benchmark, DescriptorMethod(rest, "colour"), config(tmp_path)).result
     assert len(rest.seen) == 6
     assert result.protocols["medium"].map == 1.0
 
@@ -91,6 +95,7 @@ import os, signal, sys
 from pathlib import Path
 from oxford_in_small import ColourExtractor
 from tessera.data.revisited import load_revisited
+from tessera.evaluate.method import DescriptorMethod
 from tessera.evaluate.run import RunConfig, run_benchmark
 
 class Killed(ColourExtractor):
@@ -102,9 +107,47 @@ class Killed(ColourExtractor):
 
 oxford, distractors, cache = map(Path, sys.argv[1:])
 run_benchmark(
-    load_revisited("roxford5k", oxford).with_distractors(distractors), Killed(), "colour", RunConfig(cache_dir=cache)
+    load_revisited("roxford5k", oxford).with_distractors(distractors),
+    DescriptorMethod(Killed(), "colour"),
+    RunConfig(cache_dir=cache),
 )
 """
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from oxford_in_small import ColourExtractor
+from tessera import storage
+from tessera.data.revisited import load_revisited
+from tessera.evaluate.method import DescriptorMethod
+from tessera.evaluate.run import RunConfig, run_benchmark
+
+storage._BUSY_TIMEOUT_S = 1.0  # far less than a run takes
+
+class Slow(ColourExtractor):
+    def extract(self, sources, **options):
+        for found in super().extract(sources, **options):
+            time.sleep(0.3)
+            yield found
+
+oxford, cache = map(Path, sys.argv[1:])
+run = run_benchmark(load_revisited("roxford5k", oxford), DescriptorMethod(Slow(), "colour"), RunConfig(cache_dir=cache))
+print(run.result.protocols["medium"].map)
+"""
+
+
+def test_two_evaluations_on_one_cache_wait_for_each_other(oxford: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOW, str(oxford), str(tmp_path / "cache")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in running:
+        printed, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+        assert printed.strip() == "1.0"
 
 
 def test_a_killed_run_goes_on_from_its_last_commit(oxford: Path, tmp_path: Path) -> None:
@@ -113,22 +156,22 @@ def test_a_killed_run_goes_on_from_its_last_commit(oxford: Path, tmp_path: Path)
             tmp_path / "r1m" / f"{number}.png", (40, 210, number), 0.0
         )  # no two alike: equal content is described once
     command = [sys.executable, "-c", KILLED, str(oxford), str(tmp_path / "r1m"), str(tmp_path / "cache")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     rest = ColourExtractor()
     benchmark = load_revisited("roxford5k", oxford).with_distractors(tmp_path / "r1m")
-    result = run_benchmark(benchmark, rest, "colour", config(tmp_path)).result
+    result = run_benchmark(benchmark, DescriptorMethod(rest, "colour"), config(tmp_path)).result
     assert result.details["described"] == {"network": len(rest.seen), "cache": 165 - len(rest.seen)}
     assert 65 <= len(rest.seen) <= 65 + 32  # 100 were described, the last few not yet written
 
 
 def test_a_damaged_cache_is_made_again(oxford: Path, tmp_path: Path) -> None:
     benchmark = load_revisited("roxford5k", oxford)
-    run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+    run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path))
     for file in (tmp_path / "cache").rglob("*.sqlite*"):
         file.write_bytes(b"not a database, and longer than a header" * 100)
-    result = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result
+    result = run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path)).result
     assert result.protocols["medium"].map == 1.0
 
 
@@ -140,7 +183,7 @@ def test_distractors_join_the_gallery(oxford: Path, tmp_path: Path) -> None:
         query.crop((10, 5, 30, 25)).save(tmp_path / "r1m" / "0" / "0.png")  # the one that must come first
     benchmark = load_revisited("roxford5k", oxford).with_distractors(tmp_path / "r1m")
     assert benchmark.num_distractors == 151
-    run = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+    run = run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path))
     assert run.result.details["images"] == {"gallery": 12, "queries": 3, "distractors": 150, "unreadable": 1}
     assert list(run.unreadable) == ["0/broken.jpg"]
     assert run.result.protocols["medium"].ap[0] == 1.0
@@ -178,7 +221,9 @@ def test_missing_images_are_listed(oxford: Path) -> None:
 def test_an_unreadable_image_of_a_published_set_is_an_error(oxford: Path, tmp_path: Path) -> None:
     (oxford / "jpg" / "red_1.jpg").write_bytes(b"no picture at all")
     with pytest.raises(DataError, match=r"roxford5k: 1 images cannot be read: red_1 \("):
-        run_benchmark(load_revisited("roxford5k", oxford), ColourExtractor(), "colour", config(tmp_path))
+        run_benchmark(
+            load_revisited("roxford5k", oxford), DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path)
+        )
 
 
 def test_revisited_folders(oxford: Path, tmp_path: Path) -> None:
@@ -198,7 +243,7 @@ def classes(tmp_path: Path) -> Path:
 
 def test_leave_one_out_over_class_folders(classes: Path, tmp_path: Path) -> None:
     benchmark = leave_one_out(load_labelled_source(classes))
-    run = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+    run = run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path))
     score = run.result.protocols["all"]
     assert list(run.result.protocols) == ["all"]
     assert score.map == 1.0
@@ -213,7 +258,9 @@ def test_leave_one_out_over_a_csv(classes: Path, tmp_path: Path) -> None:
     rows += [f"green/g0.png,{'red'}"]
     (classes / "mine.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
     benchmark = leave_one_out(load_labelled_source(classes / "mine.csv"))
-    score = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result.protocols["all"]
+    score = run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path)).result.protocols[
+        "all"
+    ]
     assert score.ap.tolist()[:3] == [1.0, 1.0, 1.0]
     (classes / "mine.csv").write_text("path,label\nred/r0.png,red\nred/gone.png,red\n")
     with pytest.raises(DataError, match=r"1 images are missing:\n.*gone.png"):
@@ -225,14 +272,14 @@ def test_unreadable_images_of_a_folder_are_skipped_and_too_many_are_an_error(tmp
         paint(tmp_path / "many" / f"c{number % 2}" / f"{number}.png", COLOURS["red" if number % 2 else "blue"], 0.1)
     (tmp_path / "many" / "c0" / "0.png").write_bytes(b"")
     benchmark = leave_one_out(load_labelled_source(tmp_path / "many"))
-    run = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+    run = run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path))
     assert list(run.unreadable) == ["c0/0.png"]
     assert len(run.benchmark.queries) == 119
     assert run.result.protocols["all"].map == 1.0
     assert any("1 images could not be read" in note for note in run.result.notes)
     (tmp_path / "many" / "c0" / "2.png").write_bytes(b"")
     with pytest.raises(DataError, match="2 of 120 images cannot be read, more than 1%"):
-        run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path))
+        run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path))
 
 
 def listed(folder: Path, content: object) -> Path:
@@ -252,7 +299,7 @@ def test_lists_of_ones_own_with_junk_and_boxes(classes: Path, tmp_path: Path) ->
     names = benchmark.gallery_names
     assert {names[i] for i in benchmark.lists[0]["junk"]} == {"red/r0.png", "red/r2.png"}
     assert benchmark.lists[1]["easy"].tolist() == []
-    result = run_benchmark(benchmark, ColourExtractor(), "colour", config(tmp_path)).result
+    result = run_benchmark(benchmark, DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path)).result
     assert result.protocols["all"].ap[0] == 1.0
     assert result.query == "box"
     fewer = {"queries": queries[:1], "gallery": ["red/r1.png", "red/r2.png", "blue/b0.png"]}
@@ -282,7 +329,7 @@ def test_no_class_of_two_images_is_an_error(tmp_path: Path) -> None:
     paint(tmp_path / "a.png", COLOURS["red"], 0)
     images = image_set("one", tmp_path, [("a.png", "a")])
     with pytest.raises(EvaluationError, match="no query has a positive"):
-        run_benchmark(leave_one_out(images), ColourExtractor(), "colour", config(tmp_path))
+        run_benchmark(leave_one_out(images), DescriptorMethod(ColourExtractor(), "colour"), config(tmp_path))
 
 
 def test_hashes_are_remembered_until_a_file_changes(tmp_path: Path) -> None:
@@ -336,28 +383,26 @@ def chain_benchmark(labels: np.ndarray) -> Benchmark:
 
 
 @pytest.mark.parametrize(
-    "refinement",
-    [Refinement(expand="aqe"), Refinement(expand="diffusion"), Refinement(rerank="global"), Refinement(augment=True)],
-    ids=str,
+    "refinement", [{"expand": "aqe"}, {"expand": "diffusion"}, {"rerank": "global"}, {"augment": True}], ids=str
 )
-def test_refinements_find_more_of_a_chain_and_never_the_query_itself(refinement: Refinement) -> None:
+def test_refinements_find_more_of_a_chain_and_never_the_query_itself(refinement: dict[str, Any]) -> None:
     gallery, labels = clusters()
     benchmark = chain_benchmark(labels)
-    plain, _, _ = score_run(benchmark, rank_exactly(gallery, gallery), (1,))
-    rankings = list(rank_refined(refinement, "flat", benchmark, gallery, gallery))
+    plain, _, _ = score_rankings(benchmark, rank_exactly(gallery, gallery), (1,))
+    rankings = list(rank_refined("flat", benchmark, gallery, gallery, **refinement))
     assert all(own not in ranking and len(ranking) == 99 for own, ranking in enumerate(rankings))
-    refined, _, _ = score_run(benchmark, iter(rankings), (1,))
+    refined, _, _ = score_rankings(benchmark, iter(rankings), (1,))
     assert refined["all"].map > plain["all"].map + 0.001
     apart = dataclasses.replace(benchmark, own_ids=np.full(len(labels), -1))
-    whole = list(rank_refined(refinement, "flat", apart, gallery, gallery))
+    whole = list(rank_refined("flat", apart, gallery, gallery, **refinement))
     assert all(len(ranking) == 100 for ranking in whole)
 
 
-def test_unknown_refinements_are_usage_errors() -> None:
+def test_unknown_refinements_are_usage_errors(oxford: Path) -> None:
     with pytest.raises(UsageError, match="Did you mean 'aqe'"):
-        Refinement(expand="aq")
+        evaluate_model(load_revisited("roxford5k", oxford), "lite", expand="aq")
     with pytest.raises(UsageError, match="Did you mean 'global'"):
-        Refinement(rerank="globl")
+        evaluate_model(load_revisited("roxford5k", oxford), "lite", rerank="globl")
 
 
 def test_heads_are_put_in_the_order_of_new_scores() -> None:
@@ -367,40 +412,44 @@ def test_heads_are_put_in_the_order_of_new_scores() -> None:
     assert [ranking.tolist() for ranking in reranked] == [[2, 4, 7, 1], [1, 3]]
 
 
-def test_a_system_that_ranks_by_itself(oxford: Path, tmp_path: Path) -> None:
+def test_a_method_that_ranks_without_descriptors(oxford: Path, tmp_path: Path) -> None:
     class Alphabetical:
         name = "alphabet"
         fingerprint = "abc"
+        details: ClassVar[dict[str, object]] = {}
+        notes: tuple[str, ...] = ()
         boxes: tuple[object, ...] = ()
 
         def __init__(self) -> None:
             self.failures: dict[int, str] = {}
 
-        def prepare(self, benchmark: Benchmark, boxes: tuple[object, ...]) -> dict[int, str]:
+        def describe(self, *_: object) -> dict[int, str]:
             return self.failures
 
-        def rank(self, benchmark: Benchmark, boxes: tuple[object, ...]) -> Iterator[np.ndarray]:
+        def rank(
+            self, benchmark: Benchmark, boxes: tuple[object, ...], *_: object, **__: object
+        ) -> Iterator[np.ndarray]:
             self.boxes = tuple(boxes)
             for name in benchmark.query_names:
                 colour = name.removeprefix("query_")
                 yield np.array([i for i, file in enumerate(benchmark.gallery_names) if file.startswith(colour)][:1])
 
     system = Alphabetical()
-    run = run_system(load_revisited("roxford5k", oxford), system, config(tmp_path))  # type: ignore[arg-type]
+    run = run_benchmark(load_revisited("roxford5k", oxford), system, config(tmp_path))  # type: ignore[arg-type]
     assert system.boxes == ((10.0, 5.0, 30.0, 25.0),) * 3
     assert run.result.protocols["easy"].map == 0.5
     assert run.result.protocols["hard"].map == 0.0
     assert run.result.details["fingerprints"]["extractor"] == "abc"
     system.failures = {1: "no picture"}
     with pytest.raises(DataError, match=r"roxford5k: 1 images cannot be read: .* \(no picture\)"):
-        run_system(load_revisited("roxford5k", oxford), system, config(tmp_path))  # type: ignore[arg-type]
+        run_benchmark(load_revisited("roxford5k", oxford), system, config(tmp_path))  # type: ignore[arg-type]
     crowd = tmp_path / "crowd"
     crowd.mkdir()
     for number in range(150):
         (crowd / f"{number}.png").write_bytes(b"no picture")
     joined = load_revisited("roxford5k", oxford).with_distractors(crowd)
     system.failures = {len(joined.gallery) - 1: "no picture"}
-    run = run_system(joined, system, config(tmp_path))  # type: ignore[arg-type]
+    run = run_benchmark(joined, system, config(tmp_path))  # type: ignore[arg-type]
     assert run.unreadable == {"99.png": "no picture"} and run.benchmark.num_distractors == 149
 
 

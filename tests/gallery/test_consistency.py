@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import tessera
+from tessera.errors import GalleryError
 from tessera.gallery.engines import faiss_engine
-from tessera.gallery.engines.faiss_engine import FaissEngine
 from tessera.index.search_index import SearchIndex
 
 Painter = Callable[..., Path]
@@ -74,7 +74,7 @@ def test_an_image_that_changes_during_a_search_is_in_its_answer(
     def change() -> None:
         writer.index(painter(photo_folder / "photo2.png", 100))
 
-    run_once(monkeypatch, FaissEngine, "search", change, when=when)
+    run_once(monkeypatch, SearchIndex, "search", change, when=when)
     assert names(reader.search(query, 100, where=where)) == expected
 
 
@@ -90,25 +90,28 @@ def test_an_image_added_during_a_search_pushes_no_other_out(
         reader.refresh()
 
     query = reader.describe(photo_folder / "photo0.png")
-    run_once(monkeypatch, FaissEngine, "search", add, when="before")
+    run_once(monkeypatch, SearchIndex, "search", add, when="before")
     assert len(reader.search(query, 100)) == 9
 
 
-def test_an_image_removed_during_a_search_makes_room_for_the_next(
+def test_an_image_removed_during_a_search_is_still_in_its_answer_and_not_in_the_next(
     reader: tessera.Gallery, writer: tessera.Gallery, photo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = reader.describe(photo_folder / "photo0.png")
     first, second, third = reader.search(query, 3)
-    run_once(monkeypatch, FaissEngine, "search", lambda: writer.remove(second.id), when="after")
+    run_once(monkeypatch, SearchIndex, "search", lambda: writer.remove(second.id), when="after")
+    assert [hit.id for hit in reader.search(query, 2)] == [first.id, second.id]  # as it was when the search began
     assert [hit.id for hit in reader.search(query, 2)] == [first.id, third.id]
 
 
-def test_the_last_image_removed_during_a_search_leaves_an_empty_answer(
+def test_the_last_image_removed_during_a_search_is_gone_after_it(
     reader: tessera.Gallery, photo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = reader.describe(photo_folder / "photo0.png")
-    run_once(monkeypatch, FaissEngine, "search", lambda: reader.remove(photo_folder), when="before")
-    assert list(reader.search(query)) == []
+    run_once(monkeypatch, SearchIndex, "search", lambda: reader.remove(photo_folder), when="before")
+    assert len(reader.search(query)) == 8  # as it was when the search began
+    with pytest.raises(GalleryError, match="is empty"):
+        reader.search(query)
 
 
 def test_a_changed_image_is_never_out_of_the_index(
@@ -189,7 +192,7 @@ def test_searches_go_on_while_the_codec_changes(
     query = reader.describe(photo_folder / "photo0.png")
     with tessera.Gallery(reader.path, codec="flat") as other:
         other.search(query)
-        run_once(monkeypatch, FaissEngine, "search", lambda: other.index(photo_folder), when="before")
+        run_once(monkeypatch, SearchIndex, "search", lambda: other.index(photo_folder), when="before")
         assert len(other.search(query, 100)) == 8
         assert other.stats()["codec"] == "flat"
 

@@ -61,7 +61,7 @@ def test_every_kind_of_query_gives_the_same_answer(
     by_id = gallery.search(expected[0].id)
     assert [hit.id for hit in by_id] == [hit.id for hit in expected]
     assert by_id[0].score == pytest.approx(1.0, abs=1e-3)
-    batch = gallery.search_descriptors(np.stack([descriptor, descriptor]))
+    batch = gallery.search_many(np.stack([descriptor, descriptor]))
     assert [[hit.id for hit in hits] for hits in batch] == [[hit.id for hit in expected]] * 2
 
 
@@ -198,7 +198,7 @@ def test_expansion_and_reranking_are_those_of_the_index_and_obey_filters(
         fetch=index.descriptors,
         expand=options.get("expand"),
         augment="augment" in options,
-        rerank="rerank" in options,
+        rerank=options.get("rerank"),
     )
     assert [hit.id for hit in result] == expected[0].tolist()
     assert [hit.score for hit in result] == pytest.approx(scores[0].tolist(), abs=1e-6)

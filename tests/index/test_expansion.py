@@ -132,8 +132,10 @@ def test_reranking_averages_two_similarities(gallery: Any, queries: Any) -> None
     assert np.isfinite(rerank_scores(query, rows[:1])).all()
 
 
-@pytest.mark.parametrize(("expand", "rerank"), [("aqe", False), ("diffusion", False), (None, True), ("aqe", True)])
-def test_search_refined_answers_like_search(gallery: Any, queries: Any, expand: str | None, rerank: bool) -> None:
+@pytest.mark.parametrize(
+    ("expand", "rerank"), [("aqe", None), ("diffusion", None), (None, "global"), ("aqe", "global")]
+)
+def test_search_refined_answers_like_search(gallery: Any, queries: Any, expand: str | None, rerank: str | None) -> None:
     ids = np.arange(3000) + 10
     index = build_index("flat", ids, gallery)
     scores, found = search_refined(index, queries, 15, fetch=index.descriptors, expand=expand, rerank=rerank)
@@ -149,7 +151,7 @@ def test_augmenting_a_search_is_searching_an_augmented_gallery(gallery: Any, que
     rows, ids = gallery[:300], np.arange(300) * 2  # no more than the short list, so that all of them are scored anew
     plain = build_index("flat", ids, rows)
     whole = augment_gallery(plain, rows, ids)
-    for options in ({}, {"rerank": True}, {"expand": "diffusion"}):
+    for options in ({}, {"rerank": "global"}, {"expand": "diffusion"}):
         found = search_refined(plain, queries, 300, fetch=plain.descriptors, augment=True, **options)
         slow = search_refined(build_index("flat", ids, whole), queries, 300, fetch=lambda i: whole[i // 2], **options)
         assert np.mean(found[1][:, :20] == slow[1][:, :20]) > 0.97  # the index rounds what was joined

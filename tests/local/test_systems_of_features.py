@@ -15,7 +15,7 @@ from tessera.cli.main import app
 from tessera.data.leave_one_out import leave_one_out, load_labelled_source
 from tessera.errors import ConfigError, IndexingError, UsageError
 from tessera.evaluate.local import open_regions
-from tessera.evaluate.model import evaluate_model
+from tessera.evaluate.run import evaluate_model
 from tessera.local.aggregation import aggregate
 from tessera.local.codebook import Codebook
 from tessera.local.extractors import EXTRACTORS

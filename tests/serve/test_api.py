@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from tessera.errors import IndexingError, ModelError
 from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.gallery import Gallery
+from tessera.refiners import EXPANSIONS, RERANKERS
 from tessera.serve import schemas
 from tessera.serve import service as service_module
 from tessera.serve.app import create_app
@@ -350,27 +351,26 @@ def test_reranking_stops_in_the_middle(served_gallery, scenes_dir, monkeypatch):
     assert sum(hit.inliers is None for hit in found) == 6
 
 
-def test_a_gallery_described_anew_meanwhile_is_asked_again(
-    running, served_gallery, monkeypatch, picture, check_problem
-):
-    """For a moment the query is of one network and the index of the other."""
-    ask, failures = Gallery.search, [IndexingError("The queries have shape (1, 16); /g holds 24.")] * 2
-
-    def search(gallery, *args, **kwargs):
-        if failures:
-            raise failures.pop()
-        return ask(gallery, *args, **kwargs)
-
-    monkeypatch.setattr(Gallery, "search", search)
+def test_a_gallery_that_cannot_be_searched_now_is_a_problem(running, served_gallery, monkeypatch, check_problem):
     settings = Settings(served_gallery, threads=1, timeout_s=280)
     with running(settings) as address, httpx.Client(base_url=address, timeout=280) as client:
-        assert client.post("/api/search", files=picture()).json()["results"][0]["name"] == "scene03.jpg"
-        assert failures == []
-        failures += [IndexingError("The index file /g is damaged.")] * 1000
-        monkeypatch.setattr(service_module, "FOLLOW_S", 0.2)
+
+        def fail(*_, **__):
+            raise IndexingError("The index file /g is damaged.")
+
+        monkeypatch.setattr(Gallery, "search", fail)
         late = client.get("/api/images/1/search")
         check_problem(late, 503)
         assert late.headers["retry-after"]
+
+
+def test_the_api_says_what_may_follow_a_search(client):
+    answer = client.get("/api/refiners").json()["refiners"]
+    assert [entry["name"] for entry in answer] == [*EXPANSIONS, *RERANKERS]
+    assert all(entry["available"] for entry in answer if not entry["install"])
+    options = client.get("/openapi.json").json()["components"]["schemas"]["SearchForm"]["properties"]
+    assert options["rerank"]["anyOf"][0]["enum"] == [*RERANKERS]
+    assert options["expand"]["anyOf"][0]["enum"] == [*EXPANSIONS]
 
 
 def test_the_service_is_ready_when_its_index_is_loaded_and_says_what_it_does(served_gallery, eventually, monkeypatch):

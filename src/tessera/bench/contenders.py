@@ -18,8 +18,8 @@ Int64s = npt.NDArray[np.int64]
 REFINEMENTS: dict[str, dict[str, Any]] = {
     "alpha query expansion": {"expand": "aqe"},
     "diffusion": {"expand": "diffusion"},
-    "global re-ranking": {"rerank": True},
-    "expansion and re-ranking": {"expand": "aqe", "rerank": True},
+    "global re-ranking": {"rerank": "global"},
+    "expansion and re-ranking": {"expand": "aqe", "rerank": "global"},
     "augmentation": {"augment": True},
 }
 _BLOCK_ROWS = 16384

@@ -19,6 +19,7 @@ from tessera.errors import MissingExtraError
 from tessera.local.aggregation import Aggregate, aggregate_words
 from tessera.local.codebook import BOUNDED_FEATURES, Codebook
 from tessera.local.inverted_file import InvertedFile, KernelConfig
+from tessera.refiners import RERANKERS
 
 DIM = 128
 _BATCH = 250  # images
@@ -278,7 +279,11 @@ def to_markdown(report: dict[str, Any]) -> str:
             "",
             "| way | seconds | CPU seconds |",
             "|---|---|---|",
-            *(f"| {kind} | {rerank[kind]['s']:.2f} | {rerank[kind]['cpu_s']:.2f} |" for kind in ("sp", "dsm")),
+            *(
+                f"| {kind} | {rerank[kind]['s']:.2f} | {rerank[kind]['cpu_s']:.2f} |"
+                for kind in rerank
+                if kind in RERANKERS
+            ),
             "",
         ]
     if "asmk" in report:

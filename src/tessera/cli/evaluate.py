@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from tessera.cli.commands import CommandGroup
+from tessera.cli.options import AugmentOption, ExpandOption, RerankOption
 
 if TYPE_CHECKING:
     from tessera.data.benchmark import Benchmark
@@ -44,14 +45,12 @@ class Settings:
         Literal["box", "whole"],
         typer.Option(help="Cut each query by its box, as the standard has it, or leave it whole."),
     ] = "box"
-    expand: Annotated[str | None, typer.Option(help="aqe or diffusion.")] = None
-    rerank: Annotated[str | None, typer.Option(help="global, sp, dsm or lightglue.")] = None
+    expand: ExpandOption = None
+    rerank: RerankOption = None
     local: Annotated[
         str | None, typer.Option(help="Local features of --rerank sp: sift, xfeat, ..., or a local bundle.")
     ] = None
-    augment: Annotated[
-        bool, typer.Option("--augment", help="Join each gallery descriptor with its neighbours first.")
-    ] = False
+    augment: AugmentOption = False
     runtime: Annotated[str, typer.Option(help="onnx or torch.")] = "onnx"
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto"
     cache: Annotated[
@@ -151,9 +150,9 @@ def ranks(
 
 
 def _run(benchmark: Benchmark, settings: Settings) -> None:
-    from tessera.evaluate.model import evaluate_model
     from tessera.evaluate.progress import stage_progress
     from tessera.evaluate.report import write_report
+    from tessera.evaluate.run import evaluate_model
 
     options = asdict(settings)
     distractors, report, as_json = (options.pop(name) for name in ("distractors", "report", "as_json"))

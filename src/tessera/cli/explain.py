@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tessera.refiners import RERANKERS
+
 EXAMPLE = "Example: tessera explain tower.jpg postcard.jpg --box 120,40,600,700 -o why.png"
 
 
@@ -22,7 +24,10 @@ def explain(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     matches: Annotated[
         str | None,
-        typer.Option(metavar="sp|dsm|lightglue", help="For a pair: draw the local features that agree instead."),
+        typer.Option(
+            metavar="|".join(name for name, entry in RERANKERS.items() if entry.compares == "local features"),
+            help="For a pair: draw the local features that agree instead.",
+        ),
     ] = None,
     local: Annotated[str | None, typer.Option(help="Local features of --matches sp: sift, xfeat, ... (sift).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print boxes and contributions as JSON.")] = False,

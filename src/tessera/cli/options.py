@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tessera.refiners import AUGMENT_SUMMARY, EXPANSIONS, RERANKERS, choices, describe_choices
+
 DEFAULT_GALLERY = Path("gallery.tessera")
 
 GalleryOption = Annotated[
@@ -46,3 +48,18 @@ WhereOption = Annotated[
         help="Only images whose metadata says so; also !=, >=, <=, > and <. May be repeated.",
     ),
 ]
+ExpandOption = Annotated[
+    str | None,
+    typer.Option(
+        "--expand",
+        metavar=choices(EXPANSIONS),
+        help=f"Search again with what the best hits say. {describe_choices(EXPANSIONS)}",
+    ),
+]
+RerankOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rerank", metavar=choices(RERANKERS), help=f"Look at the best hits again. {describe_choices(RERANKERS)}"
+    ),
+]
+AugmentOption = Annotated[bool, typer.Option("--augment", help=f"{AUGMENT_SUMMARY.capitalize()}.")]

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from tessera.cli.options import DEFAULT_GALLERY, BoxOption, DeviceOption, GalleryOption, JsonOption, WhereOption
+from tessera.cli.options import (
+    DEFAULT_GALLERY,
+    AugmentOption,
+    BoxOption,
+    DeviceOption,
+    ExpandOption,
+    GalleryOption,
+    JsonOption,
+    RerankOption,
+    WhereOption,
+)
 from tessera.cli.output import print_json, print_table, say
 
 EXAMPLE = "Example: tessera search tower.jpg -k 5 --box 120,40,600,700 --where city=Pisa --json"
@@ -18,13 +28,9 @@ def search(
     k: Annotated[int, typer.Option("-k", help="How many hits; the whole gallery if it holds fewer.")] = 10,
     box: BoxOption = None,
     where: WhereOption = None,
-    expand: Annotated[str | None, typer.Option("--expand", metavar="aqe|diffusion", help="Widen the query.")] = None,
-    augment: Annotated[
-        bool, typer.Option("--augment", help="Score the best hits joined with their neighbours in the gallery.")
-    ] = False,
-    rerank: Annotated[
-        str | None, typer.Option("--rerank", metavar="global|sp|dsm|lightglue", help="Look at the best hits again.")
-    ] = None,
+    expand: ExpandOption = None,
+    augment: AugmentOption = False,
+    rerank: RerankOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:

@@ -87,7 +87,7 @@ def _cut_and_reduce(opened: OpenedImage, cut: tuple[int, int, int, int], size: i
     target = _reduced_size(cut_width, cut_height, size)
     stored_width, stored_height = image.size
     reduction = max(cut_width, cut_height) / max(target)
-    if reduction > _DRAFT_MARGIN:
+    if reduction > _DRAFT_MARGIN and opened.owned is not None:  # a caller's own picture is not to be changed
         least = _DRAFT_MARGIN / reduction
         image.draft(None, (int(stored_width * least), int(stored_height * least)))
     rgb = to_rgb(opened)

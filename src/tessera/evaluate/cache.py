@@ -21,7 +21,8 @@ from tessera.errors import DataError, StorageError
 from tessera.storage import hash_file, open_database
 
 _IN_ONE_QUERY = 500
-_COMMIT_EVERY = 32
+_DESCRIPTORS_AT_ONCE = 32  # what a killed run may lose
+_HASHES_AT_ONCE = 1024
 
 
 def default_cache_dir() -> Path:
@@ -37,10 +38,15 @@ def cache_key(content_hash: str, box: Box | None, loader: str = "benchmark") -> 
 
 
 class _Table:
-    """One key-value table in a SQLite file; a damaged file is set aside, for a cache can be made again."""
+    """One key-value table in a SQLite file; a damaged file is set aside, for a cache can be made again.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Entries wait in memory until `commit` writes them at once: a transaction that is open while an image is described
+    would lock out every other evaluation on this cache.
+    """
+
+    def __init__(self, path: Path, *, commit_every: int) -> None:
+        self._path, self.commit_every = path, commit_every
+        self._waiting: dict[str, bytes] = {}
         self._database = open_database(
             path, "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
         )
@@ -52,14 +58,15 @@ class _Table:
             yield from self._database.execute(f"SELECT key, value FROM entries WHERE key IN ({marks})", part)
 
     def put(self, key: str, value: bytes) -> None:
-        try:
-            self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (key, value))
-        except sqlite3.OperationalError as error:
-            raise StorageError(f"the cache {self._path} cannot be written: {error}. Give another --cache.") from error
+        self._waiting[key] = value
+        if len(self._waiting) >= self.commit_every:
+            self.commit()
 
     def commit(self) -> None:
         try:
-            self._database.commit()
+            with self._database:
+                self._database.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", self._waiting.items())
+            self._waiting.clear()
         except sqlite3.OperationalError as error:
             raise StorageError(f"the cache {self._path} cannot be written: {error}. Give another --cache.") from error
 
@@ -73,9 +80,9 @@ class DescriptorCache:
     """Descriptors of one extractor, D float32."""
 
     def __init__(self, folder: Path, fingerprint: str, dim: int) -> None:
-        self._table = _Table(folder / "descriptors" / f"{fingerprint}.sqlite")
+        path = folder / "descriptors" / f"{fingerprint}.sqlite"
+        self._table = _Table(path, commit_every=_DESCRIPTORS_AT_ONCE)
         self._bytes = 4 * dim
-        self._waiting = 0
 
     def get_many(self, keys: Sequence[str]) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
         """Those of the descriptors that are there; one of another length is passed over."""
@@ -85,10 +92,6 @@ class DescriptorCache:
 
     def put(self, key: str, descriptor: npt.NDArray[np.float32]) -> None:
         self._table.put(key, np.asarray(descriptor, dtype="<f4").tobytes())
-        self._waiting += 1
-        if self._waiting >= _COMMIT_EVERY:
-            self._table.commit()
-            self._waiting = 0
 
     def close(self) -> None:
         self._table.close()
@@ -98,21 +101,19 @@ class HashCache:
     """The SHA-256 of files, remembered while their size and time of change stay the same."""
 
     def __init__(self, folder: Path) -> None:
-        self._table = _Table(folder / "hashes.sqlite")
+        self._table = _Table(folder / "hashes.sqlite", commit_every=_HASHES_AT_ONCE)
 
     def hash_files(self, paths: Sequence[Path]) -> list[str]:
         """One hash a path, in order."""
         keys = [_file_key(path) for path in paths]
         known = {key: value.decode() for key, value in self._table.get_many(list(dict.fromkeys(keys)))}
-        for count, (key, path) in enumerate(zip(keys, paths, strict=True), start=1):
+        for key, path in zip(keys, paths, strict=True):
             if key not in known:
                 try:
                     known[key] = hash_file(path)
                 except OSError as error:
                     raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
                 self._table.put(key, known[key].encode())
-            if count % 4096 == 0:
-                self._table.commit()
         self._table.commit()
         return [known[key] for key in keys]
 

@@ -16,17 +16,19 @@ from tessera.config import fingerprint
 from tessera.data.benchmark import Benchmark, IntArray
 from tessera.data.ground_truth import Box
 from tessera.data.images import load_benchmark
-from tessera.errors import ConfigError, DataError, ImageError
+from tessera.errors import ConfigError, DataError, ImageError, UsageError
 from tessera.evaluate.cache import HashCache, cache_key
-from tessera.evaluate.refinement import rerank_heads
-from tessera.evaluate.run import Progress, Ranker
+from tessera.evaluate.descriptors import Descriptors
+from tessera.evaluate.method import DescriptorMethod, ImagesOf, Method, Progress
+from tessera.evaluate.ranking import rerank_heads
 from tessera.extract.runtime import default_threads
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.inverted_file import InvertedFile
 from tessera.local.regions import Region, aggregate_regions, join_aggregates, read_regions
-from tessera.local.rerank import Reranker, order_candidates
+from tessera.local.rerank import Reranker, open_reranker
 from tessera.local.store import FeatureStore
 from tessera.local.system import System
+from tessera.refiners import RERANKERS
 
 _KEPT = 4096  # images whose features stay in memory
 
@@ -70,11 +72,22 @@ class BenchmarkFeatures:
 
 
 class LocalReranking:
-    """Puts the best of rankings in the order of their inliers; equal counts keep the order they had."""
+    """Puts the best of rankings in the order of their inliers; equal counts keep the order they had.
 
-    def __init__(self, reranker: Reranker, cache_dir: Path) -> None:
+    features: those of a method that has them already, and speaks of them itself.
+    """
+
+    def __init__(
+        self, reranker: Reranker, cache_dir: Path, *, depth: int, features: BenchmarkFeatures | None = None
+    ) -> None:
+        self.name, self.depth = reranker.name, depth
         self._reranker = reranker
-        self._features = BenchmarkFeatures(reranker.extractor, cache_dir, reranker.size)
+        self._features = features or BenchmarkFeatures(reranker.extractor, cache_dir, reranker.size)
+        self._speaks = features is None
+
+    @classmethod
+    def open(cls, name: str, cache_dir: Path, *, extractor: str | None, model: str) -> LocalReranking:
+        return cls(open_reranker(name, extractor=extractor, model=model), cache_dir, depth=RERANKERS[name].depth)
 
     def rerank(
         self, rankings: Iterator[IntArray], benchmark: Benchmark, boxes: Sequence[Box | None]
@@ -84,12 +97,37 @@ class LocalReranking:
             candidates = [self._features.get(benchmark.gallery[i]) for i in ids]
             return self._reranker.count_inliers(asked, candidates, threads=default_threads()).astype(np.float64)
 
-        yield from rerank_heads(rankings, rescore)
+        yield from rerank_heads(rankings, rescore, self.depth)
         self._features.flush()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return say_featureless(len(self._features.featureless), "re-ranking left them where they were")
+        count = len(self._features.featureless) if self._speaks else 0
+        return say_featureless(count, "re-ranking left them where they were")
+
+
+def open_system(
+    path: str, cache_dir: Path, *, rerank: str | None, refined: bool = False
+) -> tuple[Method, LocalReranking | None]:
+    """The method of a system of local features, and its re-ranking by them, as asked for or as the system says.
+
+    refined: whether something was asked for that needs descriptors.
+    """
+    system = System.open(path)
+    if rerank not in (None, "sp") or refined:
+        raise UsageError(f"{system.name} is a system of local features: --rerank sp is all that goes with it.")
+    kind = rerank or system.config.rerank or None
+    reranker = None if kind is None else open_reranker(kind, extractor=system.extractor)
+    if system.config.kind in ("vlad", "tokens"):
+        method: Method = AggregatedMethod(system, cache_dir, rerank=kind)
+        features = None
+    else:
+        method = InvertedFileMethod(system, cache_dir, rerank=kind)
+        features = method.features
+    if reranker is None:
+        return method, None
+    depth = RERANKERS[reranker.name].depth if features is None else system.config.depth
+    return method, LocalReranking(reranker, cache_dir, depth=depth, features=features)
 
 
 def say_featureless(count: int, consequence: str) -> tuple[str, ...]:
@@ -97,17 +135,16 @@ def say_featureless(count: int, consequence: str) -> tuple[str, ...]:
     return (f"{count} pictures have no local features: {consequence}.",) if count else ()
 
 
-class InvertedFileSystem:
-    """ASMK* or R-ASMK* over a benchmark: what `run_system` wants. Re-ranks by `sp` if the system says so."""
+class InvertedFileMethod:
+    """ASMK* or R-ASMK* over a benchmark."""
 
-    def __init__(
-        self, system: System, cache_dir: Path, *, reranker: Reranker | None = None, progress: Progress
-    ) -> None:
-        self.system, self.reranker = system, reranker
-        self._features = BenchmarkFeatures(system.extractor, cache_dir, system.config.size)
-        self._progress = progress
-        self._regions = 0
+    def __init__(self, system: System, cache_dir: Path, *, rerank: str | None = None) -> None:
+        self.system = system
+        self.features = BenchmarkFeatures(system.extractor, cache_dir, system.config.size)
         self.index = InvertedFile(system.codebook, system.config.kernel)
+        self._rerank = rerank
+        self._progress: Progress = lambda *_: None
+        self._regions = 0
 
     @property
     def name(self) -> str:
@@ -115,36 +152,37 @@ class InvertedFileSystem:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.system.fingerprint, self.reranker.name if self.reranker else "")
+        return fingerprint(self.system.fingerprint, self._rerank or "")
 
-    def prepare(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> dict[int, str]:
-        paths, cuts = benchmark.gallery + benchmark.queries, (None,) * len(benchmark.gallery) + tuple(boxes)
+    @property
+    def details(self) -> dict[str, Any]:
+        bytes_an_image = round(self.index.num_bytes / max(len(self.index), 1))
+        return {**_details(self.system, self._rerank), "bytes_an_image": bytes_an_image}
+
+    def describe(self, images: ImagesOf, hashes: Sequence[str], cache_dir: Path, progress: Progress) -> dict[int, str]:
+        del hashes, cache_dir  # the features have a cache of their own
+        self._progress = progress
         failures = {}
-        for row, (path, box) in enumerate(zip(paths, cuts, strict=True)):
-            self._progress("extracting features", row + 1, len(paths))
+        for row, (path, box) in enumerate(zip(images.paths, images.boxes, strict=True)):
+            progress("extracting features", row + 1, len(images.paths))
             try:
-                self._features.get(path, box)
+                self.features.get(path, box)
             except DataError as error:
                 failures[row] = str(error)
-        self._features.flush()
+        self.features.flush()
         return failures
 
-    def rank(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> Iterator[IntArray]:
+    def rank(
+        self, benchmark: Benchmark, boxes: Sequence[Box | None], kept: Sequence[int], *, codec: str, seed: int
+    ) -> Iterator[IntArray]:
+        del kept, codec, seed  # an inverted file has codes of its own
         self._fill(benchmark)
         # What has no feature cannot be compared: it comes last, and `notes` says so.
         empty = np.setdiff1d(np.arange(len(benchmark.gallery)), self.index.search_ids())
         for query, path in enumerate(benchmark.queries):
-            features = self._features.get(path, boxes[query])
-            ids, scores = self.index.search(features.descriptors)
-            ranking = np.concatenate([ids, empty]).astype(np.int64)
-            if self.reranker is not None:
-                head = ranking[: self.system.config.depth]
-                candidates = [self._features.get(benchmark.gallery[i]) for i in head]
-                inliers = self.reranker.count_inliers(features, candidates, threads=default_threads())
-                padded = np.concatenate([scores, np.full(len(empty), -np.inf)])[: len(head)]
-                ranking = np.concatenate([head[order_candidates(inliers, padded)], ranking[len(head) :]])
-            yield ranking
-        self._features.flush()
+            ids, _ = self.index.search(self.features.get(path, boxes[query]).descriptors)
+            yield np.concatenate([ids, empty]).astype(np.int64)
+        self.features.flush()
 
     def _fill(self, benchmark: Benchmark) -> None:
         config = self.system.config
@@ -152,7 +190,7 @@ class InvertedFileSystem:
         batch: list[Any] = []
         for image, path in enumerate(benchmark.gallery):
             self._progress("indexing features", image + 1, len(benchmark.gallery))
-            features = self._features.get(path)
+            features = self.features.get(path)
             if not len(features):
                 continue
             if find_regions is None:
@@ -180,13 +218,9 @@ class InvertedFileSystem:
             self.index.add_aggregate(join_aggregates(batch))
 
     @property
-    def bytes_an_image(self) -> float:
-        return self.index.num_bytes / max(len(self.index), 1)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         consequence = "images come last in every ranking, and queries find nothing but chance"
-        notes = say_featureless(len(self._features.featureless), consequence)
+        notes = say_featureless(len(self.features.featureless), consequence)
         if self.system.config.kind == "rasmk" and not self._regions:
             notes += (f"{self.system.config.regions} names no region of any picture: the ranking is that of ASMK*.",)
         return notes
@@ -221,22 +255,10 @@ class DescribingSystem:
         self.system = system
         self._describe, self.dim = open_aggregator(system)
         self._features = BenchmarkFeatures(system.extractor, cache_dir, system.config.size)
-        self.notes: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         return self.system.fingerprint
-
-    def watch(self, ranker: Ranker) -> Ranker:
-        """The same ranker, which also counts the descriptors of zeros that stand for no features."""
-
-        def rank(benchmark: Benchmark, gallery: Any, queries: Any) -> Iterator[IntArray]:
-            apart = queries[benchmark.own_ids < 0]  # the others are pictures of the gallery
-            nothing = sum(int((~rows.any(axis=1)).sum()) for rows in (gallery, apart))
-            self.notes = say_featureless(nothing, "their descriptors are zeros, which resemble nothing")
-            return ranker(benchmark, gallery, queries)
-
-        return rank
 
     def extract(
         self, sources: Iterable[Any], *, boxes: Iterable[Box | None] | None = None, loader: str = "benchmark"
@@ -253,3 +275,19 @@ class DescribingSystem:
             except DataError as error:
                 yield Extraction(path, None, error, 0, 0)
         self._features.flush()
+
+
+class AggregatedMethod(DescriptorMethod):
+    """VLAD or tokens: ranked by descriptors, of which those of pictures without features are zeros."""
+
+    def __init__(self, system: System, cache_dir: Path, *, rerank: str | None = None) -> None:
+        super().__init__(DescribingSystem(system, cache_dir), system.name, details=_details(system, rerank))
+
+    def look_at(self, benchmark: Benchmark, gallery: Descriptors, queries: Descriptors) -> tuple[str, ...]:
+        apart = queries[benchmark.own_ids < 0]  # the others are pictures of the gallery
+        nothing = sum(int((~rows.any(axis=1)).sum()) for rows in (gallery, apart))
+        return say_featureless(nothing, "their descriptors are zeros, which resemble nothing")
+
+
+def _details(system: System, rerank: str | None) -> dict[str, Any]:
+    return {"size": system.config.size, "system": system.config.kind, "rerank": rerank}

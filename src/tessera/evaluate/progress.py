@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from tessera.evaluate.run import Progress
+from tessera.evaluate.method import Progress
 
 
 @contextlib.contextmanager

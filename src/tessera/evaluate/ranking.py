@@ -1,14 +1,19 @@
-"""Rank a gallery for queries: exactly, or through one of the index's codecs."""
+"""Rank a gallery for queries: exactly, through a codec of the index, or refined; and the best of it anew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from tessera.data.benchmark import Benchmark
+
 Descriptors = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+Rescore = Callable[
+    [int, IntArray], npt.NDArray[np.floating]
+]  # a query's number and ids K -> scores K, higher is better
 
 EXACT = "flat"
 _QUERIES_AT_ONCE = 128
@@ -38,3 +43,53 @@ def rank_by_index(codec: str, gallery: Descriptors, queries: Descriptors, *, see
         _, ids = index.search(queries[start : start + _QUERIES_AT_ONCE], len(gallery))
         for ranking in ids:
             yield ranking[ranking >= 0]
+
+
+def rank_refined(
+    codec: str,
+    benchmark: Benchmark,
+    gallery: Descriptors,
+    queries: Descriptors,
+    *,
+    expand: str | None = None,
+    augment: bool = False,
+    rerank: str | None = None,
+    seed: int = 0,
+) -> Iterator[IntArray]:
+    """Rankings by an index with expansion, augmentation and re-ranking by descriptors, as `tessera search` makes them.
+
+    A query that is itself in the gallery must not be expanded by its own picture, so it is left out of its search; as
+    it is junk for itself, no figure misses it.
+    """
+    from tessera.index.build import build_index
+    from tessera.index.refinement import AugmentedDescriptors, search_refined
+
+    ids = np.arange(len(gallery), dtype=np.int64)
+    index = build_index(codec, ids, gallery, seed=seed)
+
+    def fetch(rows: IntArray) -> Descriptors:
+        return np.asarray(gallery[rows], dtype=np.float32)
+
+    augmented = AugmentedDescriptors(index, fetch) if augment else False  # one for all queries: each row once
+
+    def search(chosen: Descriptors, allowed: IntArray | None) -> Iterator[IntArray]:
+        _, found = search_refined(
+            index, chosen, len(gallery), fetch=fetch, expand=expand, augment=augmented, rerank=rerank, allowed=allowed
+        )
+        return (row[row >= 0] for row in found)
+
+    if (benchmark.own_ids < 0).all():
+        for start in range(0, len(queries), _QUERIES_AT_ONCE):
+            yield from search(queries[start : start + _QUERIES_AT_ONCE], None)
+        return
+    for query, own in enumerate(benchmark.own_ids):
+        yield from search(queries[query : query + 1], np.delete(ids, own) if own >= 0 else None)
+
+
+def rerank_heads(rankings: Iterator[IntArray], rescore: Rescore, depth: int) -> Iterator[IntArray]:
+    """Put the best `depth` of each ranking in the order of new scores; equal scores and the rest stay as they were."""
+    for query, ranking in enumerate(rankings):
+        head = ranking[:depth]
+        scores = np.asarray(rescore(query, head), dtype=np.float64)
+        order = np.argsort(-scores, kind="stable")
+        yield np.concatenate([head[order], ranking[depth:]])

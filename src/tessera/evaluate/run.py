@@ -1,41 +1,32 @@
-"""Run a benchmark: hash, describe, rank, score."""
+"""Evaluate a model on a benchmark, from top to bottom: data, describe, rank, refine, score, report.
+
+`evaluate_model` opens what the command line names; `run_benchmark` is the evaluation itself; the steps follow in its
+order.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from tessera.data.benchmark import Benchmark, images_fingerprint
+from tessera.data.benchmark import Benchmark, IntArray, images_fingerprint
 from tessera.data.ground_truth import Box
 from tessera.data.unreadable import UnreadableLog
-from tessera.errors import DataError
+from tessera.errors import DataError, UsageError
 from tessera.evaluate.cache import HashCache, default_cache_dir
-from tessera.evaluate.descriptors import Describes, Descriptors, describe_images, take_rows
-from tessera.evaluate.protocol import (
-    KAPPAS,
-    PROTOCOLS,
-    QueryScore,
-    Relevance,
-    Score,
-    average_scores,
-    relevance_for,
-    score_query,
-)
+from tessera.evaluate.method import EXACT, DescriptorMethod, ImagesOf, Method, Progress
+from tessera.evaluate.protocol import KAPPAS, PROTOCOLS, QueryScore, Score, average_scores, relevance_for, score_query
 from tessera.evaluate.protocol import Protocol as Levels
-from tessera.evaluate.ranking import EXACT, rank_by_index, rank_exactly
 from tessera.evaluate.result import Result, keep_defined
+from tessera.refiners import find_expansion, find_reranker
 
-IntArray = npt.NDArray[np.int64]
-Ranker = Callable[[Benchmark, Descriptors, Descriptors], Iterator[IntArray]]
-Progress = Callable[[str, int, int], None]  # stage, how many are done, of how many
+if TYPE_CHECKING:
+    from tessera.evaluate.local import LocalReranking
 
 ALL = Levels(positives=("easy", "hard"), junk=("junk",))
 NUM_TOP = 10
@@ -43,17 +34,13 @@ NUM_TOP = 10
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How to run. query: `box` cuts queries by their boxes, as the standard has it; `whole` leaves them.
-
-    details: what else decides the figures, to be kept in the result.
-    """
+    """How to run. query: `box` cuts queries by their boxes, as the standard has it; `whole` leaves them."""
 
     query: Literal["box", "whole"] = "box"
     codec: str = EXACT
     kappas: tuple[int, ...] = KAPPAS
     cache_dir: Path = field(default_factory=default_cache_dir)
     seed: int = 0
-    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,138 +57,117 @@ class Run:
     unreadable: dict[str, str]
 
 
-class RanksImages(Protocol):
-    """A system that ranks images without one descriptor each, such as local features in an inverted file."""
+def evaluate_model(
+    benchmark: Benchmark,
+    model: str,
+    *,
+    codec: str = EXACT,
+    size: int | None = None,
+    scales: str | None = None,
+    query: Literal["box", "whole"] = "box",
+    expand: str | None = None,
+    rerank: str | None = None,
+    local: str | None = None,
+    augment: bool = False,
+    runtime: str = "onnx",
+    device: str = "auto",
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Run a benchmark with a bundle or a system, given as the command line gives it."""
+    from tessera.local.system import system_file
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-    def prepare(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> dict[int, str]:
-        """Extract what ranking needs. Why it cannot, by the image's place in the gallery and then the queries."""
-        ...
+    find_expansion(expand)
+    refiner = find_reranker(rerank)
+    config = RunConfig(query, codec, cache_dir=cache_dir or default_cache_dir())
+    if local is not None and rerank != "sp":
+        raise UsageError(f"--local {local} says which features --rerank sp uses: give that too, or leave --local out.")
+    if system_file(model) is not None:
+        if size is not None or scales is not None:
+            raise UsageError(
+                "a system has its own size and scales: change them in its file, not with --size, --scales."
+            )
+        from tessera.evaluate.local import open_system
 
-    def rank(self, benchmark: Benchmark, boxes: Sequence[Box | None]) -> Iterator[IntArray]:
-        """One ranking of gallery ids a query, best first; it may be truncated."""
-        ...
+        method, reranking = open_system(model, config.cache_dir, rerank=rerank, refined=expand is not None or augment)
+        return run_benchmark(benchmark, method, config, reranking=reranking, progress=progress)
+
+    from tessera.extract.extractor import Extractor
+    from tessera.extract.scales import parse_scales
+
+    chosen = parse_scales(scales) if scales else None
+    extractor = Extractor(model, runtime=runtime, device=device, size=size, scales=chosen)
+    by_local = refiner is not None and refiner.compares == "local features"
+    method = DescriptorMethod(
+        extractor,
+        extractor.bundle.card.name,
+        expand=expand,
+        augment=augment,
+        rerank=None if by_local else rerank,
+        details={"size": extractor.size, "scales": list(extractor.scales)},
+    )
+    reranking = None
+    if by_local:
+        from tessera.evaluate.local import LocalReranking
+
+        reranking = LocalReranking.open(str(rerank), config.cache_dir, extractor=local, model=model)
+    return run_benchmark(benchmark, method, config, reranking=reranking, progress=progress)
 
 
 def run_benchmark(
     benchmark: Benchmark,
-    extractor: Describes,
-    model: str,
+    method: Method,
     config: RunConfig,
     *,
-    ranker: Ranker | None = None,
+    reranking: LocalReranking | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Evaluate an extractor on a benchmark. ranker: another way to rank than by the dot product or a codec."""
+    """Evaluate a method on a benchmark. reranking: by local features, of the best of every ranking."""
     progress = progress or (lambda *_: None)
     started = time.perf_counter()
-    boxes = query_boxes(benchmark, config)
-    paths = benchmark.gallery + benchmark.queries
-    hashes = _hash(benchmark, config, progress)
-    done = 0
 
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("describing images", done, len(paths))
+    # Data: the images, each known by its content.
+    images = ImagesOf(benchmark, query_boxes(benchmark, config))
+    hashes = hash_images(images.paths, config.cache_dir, progress)
 
-    described = describe_images(
-        extractor,
-        paths,
-        (None,) * len(benchmark.gallery) + boxes,
-        hashes,
-        cache_dir=config.cache_dir,
-        advance=advance,
-    )
-    described_s = time.perf_counter() - started
-    benchmark, kept, unreadable = drop_unreadable(benchmark, described.failures)
-    descriptors = described.descriptors
-    if described.failures:
-        descriptors = take_rows(descriptors, kept, config.cache_dir)
-    split = len(benchmark.gallery)
-    rank = ranker or plain_ranker(config)
-    rankings = rank(benchmark, descriptors[:split], descriptors[split:])
-    details = {
-        "codec": config.codec,
-        **config.details,
-        "described": {"network": described.num_network, "cache": described.num_cached},
-    }
-    return _finish(
-        benchmark,
-        rankings,
-        config,
-        model=model,
-        fingerprint=extractor.fingerprint,
-        hashes=[hashes[i] for i in kept],
-        unreadable=unreadable,
-        details=details,
-        described_s=described_s,
-        progress=progress,
-    )
-
-
-def run_system(
-    benchmark: Benchmark, system: RanksImages, config: RunConfig, *, progress: Progress | None = None
-) -> Run:
-    """Evaluate a system that ranks by itself; it extracts and keeps whatever it needs."""
-    progress = progress or (lambda *_: None)
-    started = time.perf_counter()
-    hashes = _hash(benchmark, config, progress)
-    failures = system.prepare(benchmark, query_boxes(benchmark, config))
+    # Describe: whatever the method needs of each image, kept in the cache. What cannot be read is left out.
+    failures = method.describe(images, hashes, config.cache_dir, progress)
     described_s = time.perf_counter() - started
     benchmark, kept, unreadable = drop_unreadable(benchmark, failures)
-    return _finish(
-        benchmark,
-        system.rank(benchmark, query_boxes(benchmark, config)),
-        config,
-        model=system.name,
-        fingerprint=system.fingerprint,
-        hashes=[hashes[i] for i in kept],
-        unreadable=unreadable,
-        details=config.details,
-        described_s=described_s,
-        progress=progress,
-    )
+    boxes = query_boxes(benchmark, config)
 
-
-def _finish(
-    benchmark: Benchmark,
-    rankings: Iterator[IntArray],
-    config: RunConfig,
-    *,
-    model: str,
-    fingerprint: str,
-    hashes: list[str],
-    unreadable: dict[str, str],
-    details: dict[str, Any],
-    described_s: float,
-    progress: Progress,
-) -> Run:
-    """Score rankings as they come, and put together what the result says of itself."""
+    # Rank, then refine: one ranking of the gallery a query, made when it is asked for.
     started = time.perf_counter()
-    # Only the exact search returns the whole gallery for certain.
-    partial = details.get("codec") != EXACT
-    scores, undefined, tops = score_run(benchmark, rankings, config.kappas, partial=partial, progress=progress)
+    rankings = method.rank(benchmark, boxes, kept, codec=config.codec, seed=config.seed)
+    if reranking is not None:
+        rankings = reranking.rerank(rankings, benchmark, boxes)
+
+    # Score. Only the exact search returns the whole gallery for certain.
+    partial = method.details.get("codec") != EXACT
+    scores, undefined, tops = score_rankings(benchmark, rankings, config.kappas, partial=partial, progress=progress)
+
+    # Report: the figures, and what they were made of.
+    seconds = {"describe": round(described_s, 3), "rank": round(time.perf_counter() - started, 3)}
     details = {
-        **details,
-        "images": {
-            "gallery": len(benchmark.gallery) - benchmark.num_distractors,
-            "queries": len(benchmark.queries),
-            "distractors": benchmark.num_distractors,
-            "unreadable": len(unreadable),
+        **method.details,
+        **({} if reranking is None else {"rerank": reranking.name}),
+        "images": count_images(benchmark, unreadable),
+        "fingerprints": {
+            "images": fingerprint_images(benchmark, [hashes[row] for row in kept]),
+            "extractor": method.fingerprint,
         },
-        "fingerprints": {"images": _fingerprint(benchmark, hashes), "extractor": fingerprint},
-        "seconds": {"describe": round(described_s, 3), "rank": round(time.perf_counter() - started, 3)},
+        "seconds": seconds,
     }
-    notes = benchmark.notes
+    notes = [*benchmark.notes]
     if unreadable:
-        notes = (*notes, f"{len(unreadable)} images could not be read and are left out.")
-    query = "whole" if all(box is None for box in query_boxes(benchmark, config)) else config.query
-    result = Result(benchmark.name, model, query, scores, undefined, details, notes)
+        notes.append(f"{len(unreadable)} images could not be read and are left out.")
+    notes += [*method.notes, *(() if reranking is None else reranking.notes)]
+    query = "whole" if all(box is None for box in boxes) else config.query
+    result = Result(benchmark.name, method.name, query, scores, undefined, details, tuple(notes))
     return Run(result, benchmark, tops, unreadable)
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
 
 
 def query_boxes(benchmark: Benchmark, config: RunConfig) -> tuple[Box | None, ...]:
@@ -209,13 +175,15 @@ def query_boxes(benchmark: Benchmark, config: RunConfig) -> tuple[Box | None, ..
     return benchmark.boxes if config.query == "box" else (None,) * len(benchmark.queries)
 
 
-def _hash(benchmark: Benchmark, config: RunConfig, progress: Progress) -> list[str]:
-    paths = benchmark.gallery + benchmark.queries
+def hash_images(paths: Sequence[Path], cache_dir: Path, progress: Progress) -> list[str]:
     progress("hashing images", 0, len(paths))
-    with contextlib.closing(HashCache(config.cache_dir)) as cache:
+    with contextlib.closing(HashCache(cache_dir)) as cache:
         hashes = cache.hash_files(paths)
     progress("hashing images", len(paths), len(paths))
     return hashes
+
+
+# -- describe --------------------------------------------------------------------------------------------------------
 
 
 def drop_unreadable(benchmark: Benchmark, failures: dict[int, str]) -> tuple[Benchmark, list[int], dict[str, str]]:
@@ -239,7 +207,10 @@ def drop_unreadable(benchmark: Benchmark, failures: dict[int, str]) -> tuple[Ben
     return benchmark, [row for row in range(total) if row not in failures], log.reasons
 
 
-def score_run(
+# -- score -----------------------------------------------------------------------------------------------------------
+
+
+def score_rankings(
     benchmark: Benchmark,
     rankings: Iterator[IntArray],
     kappas: Sequence[int],
@@ -256,7 +227,7 @@ def score_run(
         best = ranking[: NUM_TOP + 1]
         tops.append(best[best != own][:NUM_TOP])
         for name, protocol in protocols.items():
-            relevance: Relevance = relevance_for(benchmark.lists[query], protocol)
+            relevance = relevance_for(benchmark.lists[query], protocol)
             found[name].append(score_query(ranking, relevance, kappas, partial=partial))
         if progress is not None:
             progress("scoring queries", query + 1, len(benchmark.queries))
@@ -266,15 +237,19 @@ def score_run(
     return scores, undefined, tuple(tops)
 
 
-def plain_ranker(config: RunConfig) -> Ranker:
-    """By the dot product alone, exactly or through a codec."""
-    if config.codec == EXACT:
-        return lambda _, gallery, queries: rank_exactly(gallery, queries)
-    return lambda _, gallery, queries: rank_by_index(config.codec, gallery, queries, seed=config.seed)
+# -- report ----------------------------------------------------------------------------------------------------------
 
 
-def _fingerprint(benchmark: Benchmark, hashes: list[str]) -> str:
-    names = [f"gallery/{name}" for name in benchmark.gallery_names] + [
-        f"query/{name}" for name in benchmark.query_names
-    ]
-    return images_fingerprint(names, hashes)
+def count_images(benchmark: Benchmark, unreadable: dict[str, str]) -> dict[str, Any]:
+    return {
+        "gallery": len(benchmark.gallery) - benchmark.num_distractors,
+        "queries": len(benchmark.queries),
+        "distractors": benchmark.num_distractors,
+        "unreadable": len(unreadable),
+    }
+
+
+def fingerprint_images(benchmark: Benchmark, hashes: list[str]) -> str:
+    """Of names and contents: figures with different fingerprints do not compare."""
+    names = [f"gallery/{name}" for name in benchmark.gallery_names]
+    return images_fingerprint(names + [f"query/{name}" for name in benchmark.query_names], hashes)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.data.boxes import Box
+from tessera.data.images import DEFAULT_LIMITS, Limits
 from tessera.errors import GalleryError, UsageError
 from tessera.gallery.catalog.batch import Batch, encode_metadata
 from tessera.gallery.catalog.catalog import CATALOG_NAME
@@ -28,8 +29,9 @@ from tessera.gallery.ingest.rebuilding import ensure_model
 from tessera.gallery.ingest.sources import look_at, resolve_source
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
 from tessera.gallery.search.local_features import LocalFeatureIndex
-from tessera.gallery.search.query import Query, describe_query, unit_descriptor
-from tessera.gallery.search.searcher import Searcher, check_k
+from tessera.gallery.search.options import SearchOptions
+from tessera.gallery.search.query import Query, QueryPicture
+from tessera.gallery.search.searcher import Searcher
 from tessera.gallery.store import LOCAL_NAME, Store, absolute_engine
 
 __all__ = [
@@ -46,8 +48,6 @@ __all__ = [
 
 _MANY = 1000
 PathOrId = str | os.PathLike[str] | int
-LOCAL_RERANKINGS = ("sp", "dsm", "lightglue")
-RERANK_DEPTH = 100
 
 
 class Gallery:
@@ -87,8 +87,8 @@ class Gallery:
             reload=reload,
         )
         self._catalog = self._store.catalog
-        self._searcher = Searcher(self._store)
         self._local = LocalFeatureIndex(self._store)
+        self._searcher = Searcher(self._store, self._local)
 
     def index(
         self,
@@ -144,50 +144,32 @@ class Gallery:
         augment: bool = False,
         rerank: str | None = None,
         rerank_timeout_s: float | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> SearchResult:
         """The k images most like a picture (path, bytes, PIL image, array), a descriptor or an image's id.
 
         box: x0, y0, x1, y1 in pixels of the picture as it is shown. where: conditions on metadata, such as
-        "year>=1990" or {"label": "tower"}; all must hold. expand: aqe or diffusion. An id finds itself.
-        augment: score the best hits by their descriptors joined with those of their neighbours in the gallery.
-        rerank: global, or by local features of the best hundred: sp, dsm, lightglue. What they could not do is noted.
-        rerank_timeout_s: stop comparing local features after so many seconds; the hits that are left keep their order.
+        "year>=1990" or {"label": "tower"}; all must hold. An id finds itself. expand, rerank: names of
+        `tessera.refiners`. What they could not do is noted. augment: score the best hits by their descriptors joined
+        with those of their neighbours in the gallery. rerank_timeout_s: stop comparing local features after so many
+        seconds; the hits that are left keep their order. limits: what the picture may cost to decode.
         """
-        started = time.perf_counter()
-        conditions = parse_where(where)
-        check_k(k)
-        self._searcher.refuse_empty()
-        descriptor = self.describe(query, box=box)
-        embedded = time.perf_counter()
-        by_local = rerank in LOCAL_RERANKINGS
-        depth, other = (max(k, RERANK_DEPTH), None) if by_local else (k, rerank)
-        (hits,) = self._searcher.search(
-            descriptor[None], depth, conditions, expand=expand, augment=augment, rerank=other
-        )
-        searched = time.perf_counter()
-        notes: list[str] = []
-        if by_local:
-            head, notes = self._local.rerank(
-                str(rerank), query, box, hits[:RERANK_DEPTH], rerank_timeout_s=rerank_timeout_s
-            )
-            hits = [*head, *hits[RERANK_DEPTH:]][:k]
-        finished = time.perf_counter()
-        timing = {"embed": embedded - started, "search": searched - embedded, "total": finished - started}
-        if by_local:
-            timing["rerank"] = finished - searched
-        return SearchResult(hits, {stage: round(1e3 * seconds, 3) for stage, seconds in timing.items()}, notes)
+        options = SearchOptions(k, parse_where(where), expand, augment, rerank, rerank_timeout_s)
+        (result,) = self._searcher.search([QueryPicture(query, box, limits)], options)
+        return result
 
-    def search_descriptors(
-        self, descriptors: npt.ArrayLike, k: int = 10, *, where: Where | None = None
-    ) -> list[list[Hit]]:
-        """Search for many descriptors, Q D, at once: all cores and one pass, for a service or a script."""
-        queries = np.stack([unit_descriptor(row) for row in np.atleast_2d(np.asarray(descriptors))])
-        self._searcher.refuse_empty()
-        return self._searcher.search(queries, k, parse_where(where))
+    def search_many(self, queries: Iterable[Query], k: int = 10, *, where: Where | None = None) -> list[SearchResult]:
+        """Search for many at once: all cores, one pass and one moment of the gallery, for a service or a script.
+
+        queries: as `search` takes them; rows of an array Q D are descriptors. Every result has the time of all.
+        """
+        asked = [QueryPicture(query) for query in queries]
+        return self._searcher.search(asked, SearchOptions(k, parse_where(where))) if asked else []
 
     def describe(self, query: Query, *, box: Box | None = None) -> npt.NDArray[np.float32]:
         """The descriptor, D, that `search` would use."""
-        return describe_query(query, box, self._catalog, self._store.open_extractor)
+        with self._catalog.read() as snapshot:
+            return QueryPicture(query, box).describe(snapshot, lambda: self._store.open_extractor(snapshot))
 
     def add(self, images: Iterable[DescribedImage]) -> int:
         """Store descriptors that this gallery's model made elsewhere, as many as there are; how many there were.

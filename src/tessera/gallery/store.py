@@ -24,8 +24,10 @@ from tessera.errors import (
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import LOCK_NAME, writer_lock
 from tessera.gallery.catalog.paths import printable
-from tessera.gallery.engines.engine import Engine, open_engine, parse_engine
+from tessera.gallery.catalog.snapshot import Snapshot
+from tessera.gallery.engines.engine import Engine, Shown, open_engine, parse_engine
 from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.view import View
 from tessera.models.bundle import DEFAULT_MODEL
 from tessera.storage import storage_error
 
@@ -59,11 +61,9 @@ class Store:
         self._asked_model = None if model is None else _absolute_folder(os.fspath(model))
         self._asked_codec = _known_codec(codec)
         self._device, self._runtime, self._threads = device, runtime, threads
-        self.answers_at_once = reload == "background"
+        self._in_background = reload == "background"
         self._reloading = threading.Lock()
         self._writing, self._opening = threading.RLock(), threading.RLock()
-        self._shown = -1  # the generation that the engine shows at least
-        self._shown_model: str | None = None  # the fingerprint of its descriptors
         self._describer = None if self._asked_model is None else self._describe_by(self._asked_model)
         self._engine: Engine | None = None
         self._open(None if engine is None else absolute_engine(engine), create=create)
@@ -174,58 +174,88 @@ class Store:
             if self._engine is not None:
                 self._engine.close()
                 self._engine = None
-            self._shown = -1
 
-    def refresh(self) -> tuple[Engine, int]:
-        """Let the engine catch up before a search; the engine, and the generation that it shows at least."""
-        with self._opening:
-            engine, shown = self.engine, self._shown
-        if engine.size > 0:
-            if self.catalog.generation() == shown:
-                return engine, shown
-            if self.answers_at_once and self._model_of_catalogue() == self._shown_model:
-                if self._reloading.acquire(blocking=False):
-                    threading.Thread(
-                        target=self._catch_up_and_release, args=[engine], name="reload", daemon=True
-                    ).start()
-                return engine, shown
-        return engine, self._catch_up(engine)
+    @contextlib.contextmanager
+    def pin(self) -> Iterator[View]:
+        """The gallery as one search sees it, in one transaction of the catalogue; an empty gallery is an error.
 
-    def _catch_up_and_release(self, engine: Engine) -> None:
-        try:
-            self._catch_up(engine)
-        finally:
-            self._reloading.release()
+        The index catches up first. In the background it is taken as it is, and a thread brings it up to date; unless
+        the catalogue has another model's descriptors by now, for an index of others must not answer.
+        """
+        engine = self.engine
+        with self._pin(engine) as (snapshot, shown):
+            if snapshot.searchable == 0 or shown is None:
+                raise self._empty(snapshot.count_failed())
+            yield View(snapshot, shown.index, shown.generation, shown.fingerprint, int(snapshot.setting("dim")))
+        self._save(engine)
 
-    def _model_of_catalogue(self) -> str | None:
-        """The fingerprint of the catalogue's descriptors. An index of others must not answer, however soon it could."""
-        with self.catalog.read() as snapshot:
-            found = snapshot.setting("fingerprint")
-        return None if found is None else str(found)
+    @contextlib.contextmanager
+    def _pin(self, engine: Engine) -> Iterator[tuple[Snapshot, Shown | None]]:
+        if self._in_background:
+            with self.catalog.read() as snapshot:
+                shown = engine.shown
+                if shown is not None and shown.fingerprint == snapshot.setting("fingerprint"):
+                    if shown.generation != snapshot.generation:
+                        self._reload(engine)
+                    yield snapshot, shown
+                    return
+        with engine.pin(self.catalog) as pinned:
+            yield pinned
 
-    def _catch_up(self, engine: Engine) -> int:
-        generation, model = self.catalog.generation(), self._model_of_catalogue()
+    def refresh(self) -> None:
+        """Let the engine catch up: now, or, where there is something to search meanwhile, in the background."""
+        engine = self.engine
+        if self._in_background and (shown := engine.shown) is not None:
+            if shown.generation != self.catalog.generation():
+                self._reload(engine)
+            return
         engine.refresh(self.catalog)
-        with self._opening:
-            if engine is self._engine and generation >= self._shown:  # else another thread has come further
-                self._shown, self._shown_model = generation, model
-        # An index that had to be made is written down for the next reader, unless someone else is writing.
+        self._save(engine)
+
+    def _reload(self, engine: Engine) -> None:
+        """Catch up in a thread, unless one is at it."""
+
+        def catch_up() -> None:
+            try:
+                engine.refresh(self.catalog)
+                self._save(engine)
+            finally:
+                self._reloading.release()
+
+        if self._reloading.acquire(blocking=False):
+            threading.Thread(target=catch_up, name="reload", daemon=True).start()
+
+    def _save(self, engine: Engine) -> None:
+        """Write down an index that had to be made, for the next reader, unless someone else is writing."""
         if engine.worth_saving and self._writing.acquire(blocking=False):
             try:
                 with contextlib.suppress(GalleryLockedError, StorageError), writer_lock(self.path):
                     engine.refresh(self.catalog, writing=True)
             finally:
                 self._writing.release()
-        return generation
+
+    def _empty(self, failed: int) -> GalleryError:
+        unread = f" ({failed} pictures could not be read)" if failed else ""
+        return GalleryError(
+            f"The gallery {printable(self.path)} is empty{unread}. "
+            "Add pictures with `tessera index PHOTOS`, then search again."
+        )
 
     @property
     def describer(self) -> Describer:
+        with self.catalog.read() as snapshot:
+            return self._describer_of(snapshot)
+
+    def model_of(self, snapshot: Snapshot) -> str:
+        """The name or the folder of the model: the one that was asked for, else the gallery's own."""
+        return str(self._asked_model or snapshot.setting("model") or DEFAULT_MODEL)
+
+    def _describer_of(self, snapshot: Snapshot) -> Describer:
+        model = self.model_of(snapshot)
         with self._opening:
-            with self.catalog.read() as snapshot:
-                model = self._asked_model or snapshot.setting("model") or DEFAULT_MODEL
             if self._describer is None or self._describer.model != model:
                 try:
-                    self._describer = self._describe_by(str(model))
+                    self._describer = self._describe_by(model)
                 except ModelError as error:
                     raise ModelError(
                         f"{error} {printable(self.path)} was made with it; if it was moved, "
@@ -240,14 +270,18 @@ class Store:
         """Whether the gallery's descriptors are of this model; a gallery without any is of every model."""
         with self.catalog.read() as snapshot:
             stored = snapshot.setting("fingerprint")
-        return stored is None or stored == self.describer.fingerprint
+            return stored is None or stored == self._describer_of(snapshot).fingerprint
 
-    def refuse_other_model(self) -> None:
-        if self.matches_model():
+    def open_extractor(self, snapshot: Snapshot) -> Extractor:
+        """The network, if it is the one that made the descriptors of the snapshot."""
+        self.refuse_other_model(snapshot)
+        return self._describer_of(snapshot).extractor
+
+    def refuse_other_model(self, snapshot: Snapshot) -> None:
+        describer = self._describer_of(snapshot)
+        model, fingerprint = snapshot.setting("model"), snapshot.setting("fingerprint")
+        if fingerprint in (None, describer.fingerprint):
             return
-        describer = self.describer
-        with self.catalog.read() as snapshot:
-            model, fingerprint = snapshot.setting("model"), snapshot.setting("fingerprint")
         asked = "" if self._asked_model is None else f" --model {self._asked_model}"
         raise GalleryMismatchError(
             f"{printable(self.path)} was made with the model '{model}' (fingerprint {fingerprint}); "
@@ -255,11 +289,6 @@ class Store:
             f"compared. `tessera index --rebuild{asked} -g {printable(self.path)}` describes every picture anew; "
             "`tessera index --model` names a bundle that has the old weights; -g chooses another gallery."
         )
-
-    def open_extractor(self) -> Extractor:
-        """The network, if it is the one that made the gallery."""
-        self.refuse_other_model()
-        return self.describer.extractor
 
     def close(self) -> None:
         with self._reloading, self._opening:

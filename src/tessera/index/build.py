@@ -79,17 +79,6 @@ def load_index(path: str | Path) -> SearchIndex:
     """Open the index that `save` wrote into the folder `path`; descriptors are mapped, not read."""
     folder = Path(path)
     manifest = read_manifest(folder)
-    try:
-        return _open(folder, manifest)
-    except IndexingError:
-        # Another process may have replaced the index between its manifest and its files: then there is a newer one.
-        newer = read_manifest(folder)
-        if newer == manifest:
-            raise
-        return _open(folder, newer)
-
-
-def _open(folder: Path, manifest: dict[str, object]) -> SearchIndex:
     files, dim = manifest["files"], manifest["dim"]
     assert isinstance(files, dict)
     assert isinstance(dim, int)

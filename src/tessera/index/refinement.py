@@ -1,4 +1,4 @@
-"""Search with expansion and global re-ranking: `--expand aqe|diffusion`, `--augment` and `--rerank global`."""
+"""Search with query expansion, database-side augmentation and re-ranking by descriptors."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import UsageError, unknown_name
+from tessera.errors import UsageError
 from tessera.index.expansion import ALPHA, augment, diffuse, expand_query
 from tessera.index.rerank import rerank_scores
+from tessera.refiners import AUGMENTED_DEPTH, EXPANSIONS, find_expansion, find_reranker
 
 Float32s = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
-
-EXPANSIONS = ("aqe", "diffusion")
-EXPANDED_BY = 10
-SHORT_LIST = 400
 
 Fetch = Callable[[Int64s], Float32s]
 
@@ -37,30 +34,33 @@ def search_refined(
     *,
     fetch: Fetch,
     expand: str | None = None,
-    augment: bool = False,
-    rerank: bool = False,
+    augment: bool | AugmentedDescriptors = False,
+    rerank: str | None = None,
     allowed: npt.ArrayLike | None = None,
 ) -> tuple[Float32s, Int64s]:
     """Scores Q K and ids Q K after expansion, augmentation, re-ranking or all, in this order; padded as `search` pads.
 
-    fetch: ids K -> descriptors K D. Only the short list is reordered; answers beyond it follow in their old order, with
-    scores that are not comparable to those before them. augment: the short list is scored by descriptors that are
-    joined with their neighbours in the gallery, as if all of it had been augmented: one search for each of the list.
+    fetch: ids K -> descriptors K D. expand, rerank: names of `tessera.refiners`, of those that compare descriptors.
+    augment: score the best by their augmented descriptors; what was augmented before may be given. Only the best are
+    reordered; answers beyond them follow in their old order, with scores that are not comparable to those before them.
     """
-    if expand is not None and expand not in EXPANSIONS:
-        raise UsageError(unknown_name("expansion", expand, EXPANSIONS))
+    expansion, reranker = find_expansion(expand), find_reranker(rerank)
+    if reranker is not None and reranker.compares != "descriptors":
+        raise UsageError(f"the re-ranking '{rerank}' compares local features, and an index has none.")
     asked = np.atleast_2d(np.asarray(queries, dtype=np.float32))
-    depth = max(k, SHORT_LIST) if rerank or augment or expand == "diffusion" else k
-    if expand == "aqe":
-        asked = expand_queries(index, asked, fetch=fetch, allowed=allowed)
-    scores, ids = index.search(asked, depth, allowed=allowed)
-    if augment:
-        fetch = _augmented(index, ids[:, :SHORT_LIST], fetch)
-        _reorder(asked, scores, ids, fetch, lambda query, descriptors: descriptors @ query)
-    if expand == "diffusion":
-        _reorder(asked, scores, ids, fetch, diffuse)
-    if rerank:
-        _reorder(asked, scores, ids, fetch, rerank_scores)
+    if expansion is EXPANSIONS["aqe"]:
+        asked, expansion = expand_queries(index, asked, fetch=fetch, allowed=allowed), None
+    depths = [refiner.depth for refiner in (expansion, reranker) if refiner is not None]
+    if augment is not False:
+        depths.append(AUGMENTED_DEPTH)
+    scores, ids = index.search(asked, max(k, *depths, 0), allowed=allowed)
+    if augment is not False:
+        fetch = augment if isinstance(augment, AugmentedDescriptors) else AugmentedDescriptors(index, fetch)
+        _reorder(asked, scores, ids, AUGMENTED_DEPTH, fetch, lambda query, descriptors: descriptors @ query)
+    if expansion is not None:
+        _reorder(asked, scores, ids, expansion.depth, fetch, diffuse)
+    if reranker is not None:
+        _reorder(asked, scores, ids, reranker.depth, fetch, rerank_scores)
     return scores[:, :k], ids[:, :k]
 
 
@@ -69,7 +69,7 @@ def expand_queries(
     queries: Float32s,
     *,
     fetch: Fetch,
-    count: int = EXPANDED_BY,
+    count: int = EXPANSIONS["aqe"].depth,
     alpha: float = ALPHA,
     allowed: npt.ArrayLike | None = None,
 ) -> Float32s:
@@ -80,8 +80,29 @@ def expand_queries(
     )
 
 
+class AugmentedDescriptors:
+    """Database-side augmentation on demand: ids K -> descriptors K D, each joined with its neighbours in the gallery.
+
+    Neighbours are those of the whole gallery, filter or not, and each is augmented once: one search for each.
+    """
+
+    def __init__(self, index: Searchable, fetch: Fetch, *, count: int = EXPANSIONS["aqe"].depth) -> None:
+        self._index, self._fetch, self._count = index, fetch, count
+        self._made: dict[int, Float32s] = {}
+
+    def __call__(self, ids: Int64s) -> Float32s:
+        lacking = np.array([i for i in np.unique(ids).tolist() if i not in self._made], np.int64)
+        if len(lacking):
+            plain = self._fetch(lacking)
+            _, found = self._index.search(plain, self._count + 1)
+            for own, descriptor, mine in zip(lacking.tolist(), plain, found, strict=True):
+                others = mine[(mine >= 0) & (mine != own)]
+                self._made[own] = expand_query(descriptor, self._fetch(others)) if len(others) else descriptor
+        return np.stack([self._made[i] for i in ids.tolist()])
+
+
 def augment_gallery(
-    index: Searchable, descriptors: Float32s, ids: Int64s, *, count: int = EXPANDED_BY, alpha: float = ALPHA
+    index: Searchable, descriptors: Float32s, ids: Int64s, *, count: int = EXPANSIONS["aqe"].depth, alpha: float = ALPHA
 ) -> Float32s:
     """Database augmentation of a whole gallery: descriptors N D of ascending ids N, each joined with its neighbours.
 
@@ -96,27 +117,17 @@ def augment_gallery(
     return augment(descriptors, neighbours, alpha)
 
 
-def _augmented(index: Searchable, ids: Int64s, fetch: Fetch) -> Fetch:
-    """What `fetch` gives for some ids, each joined with its neighbours: those of the whole gallery, filter or not."""
-    known = np.unique(ids[ids >= 0])
-    joined = np.zeros((0, 0), np.float32)
-    if len(known):
-        plain = fetch(known)
-        _, found = index.search(plain, EXPANDED_BY + 1)
-        rows = []
-        for own, descriptor, mine in zip(known, plain, found, strict=True):
-            others = mine[(mine >= 0) & (mine != own)]
-            rows.append(expand_query(descriptor, fetch(others), ALPHA) if len(others) else descriptor)
-        joined = np.stack(rows)
-    return lambda wanted: joined[np.searchsorted(known, wanted)]
-
-
 def _reorder(
-    queries: Float32s, scores: Float32s, ids: Int64s, fetch: Fetch, rescore: Callable[[Float32s, Float32s], Float32s]
+    queries: Float32s,
+    scores: Float32s,
+    ids: Int64s,
+    depth: int,
+    fetch: Fetch,
+    rescore: Callable[[Float32s, Float32s], Float32s],
 ) -> None:
     """Give the head of each row new scores and the order that they ask for, in place."""
     for q, query in enumerate(queries):
-        head = ids[q][ids[q] >= 0][:SHORT_LIST]
+        head = ids[q][ids[q] >= 0][:depth]
         if len(head) == 0:
             continue
         fresh = rescore(query, fetch(head))

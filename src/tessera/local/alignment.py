@@ -99,7 +99,9 @@ def _compare(frame: Pixels, other: Pixels, transformation: Transformation) -> Ag
     matrix = _refined(base, moving, np.linalg.inv(half) @ to_other @ half)
     options = {"flags": cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP, "borderMode": cv2.BORDER_REPLICATE}
     warped = cv2.warpAffine(moving, matrix, (width, height), **options)
-    inside = cv2.warpAffine(np.ones_like(moving), matrix, (width, height), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP)
+    inside = cv2.warpAffine(
+        np.ones_like(moving), matrix, (width, height), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    )
     return _correlate_blocks(base, warped, inside > 0.99)
 
 
@@ -141,9 +143,7 @@ def _correlate_blocks(first: Any, second: Any, inside: Any) -> Agreement:
     structured = contrast >= max(_LEAST_CONTRAST, float(np.median(contrast)) if len(contrast) else 0.0)
     correlation = (a * b).mean(axis=1) / np.maximum(deviations[0] * deviations[1], 1e-9)
     count = int(structured.sum())
-    return Agreement(
-        float(np.median(correlation[structured])) if count else 0.0, float(compared.mean()), count
-    )
+    return Agreement(float(np.median(correlation[structured])) if count else 0.0, float(compared.mean()), count)
 
 
 def _grey(image: Pixels, size: tuple[int, int]) -> Any:

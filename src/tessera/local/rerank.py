@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import UsageError, unknown_name
+from tessera.errors import UsageError
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.verification import Verification, VerificationConfig, fit_transformation, verify
+from tessera.refiners import find_reranker
 
-RERANKINGS = ("sp", "dsm", "lightglue")
-DEPTH = 100
 DEFAULT_EXTRACTOR = "sift"
 SIZE = 1024  # longer side of the images that features are taken from; never enlarged
 
@@ -112,7 +111,8 @@ def open_reranker(
             return fit_transformation(*points, matches, settings)
 
         return Reranker("lightglue", _opened("disk"), compare, wide.min_inliers)
-    raise UsageError(unknown_name("re-ranking", name, ("global", *RERANKINGS)))
+    find_reranker(name)
+    raise UsageError(f"the re-ranking '{name}' compares descriptors: it has no local features to open.")
 
 
 def _opened(extractor: str | Path | LocalExtractor) -> LocalExtractor:

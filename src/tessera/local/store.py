@@ -22,7 +22,7 @@ from tessera.storage import open_database
 
 _HEADER = struct.Struct("<IIIccII")  # checksum, features, columns, kind of number, has shapes, width, height
 _KINDS = {b"f": "<f4", b"h": "<f2", b"u": "u1", b"s": "<i2"}
-_COMMIT_EVERY = 32
+_WRITE_AT_ONCE = 32
 _IN_ONE_QUERY = 400
 
 
@@ -73,13 +73,15 @@ def as_stored(features: LocalFeatures) -> LocalFeatures:
 class FeatureStore:
     """Features by content and extractor, in one SQLite file. May be used from several threads.
 
-    exact: keep descriptors in single precision, so that what is read back is what was made.
+    exact: keep descriptors in single precision, so that what is read back is what was made. Entries wait in memory
+    until some can be written at once: a transaction that is open while features are made would lock out other
+    processes.
     """
 
     def __init__(self, path: Path, *, exact: bool = False) -> None:
         self.path, self.exact = path, exact
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._waiting: dict[tuple[str, str], bytes] = {}
         self._database = open_database(
             path,
             "CREATE TABLE IF NOT EXISTS features "
@@ -97,7 +99,10 @@ class FeatureStore:
                     f"SELECT content, entry FROM features WHERE extractor = ? AND content IN ({marks})",
                     (extractor, *part),
                 )
-                for content, entry in rows:
+                entries = dict(rows) | {
+                    key: self._waiting[extractor, key] for key in part if (extractor, key) in self._waiting
+                }
+                for content, entry in entries.items():
                     features = decode_features(entry)
                     if features is not None:
                         found[content] = features
@@ -107,26 +112,23 @@ class FeatureStore:
         """The contents that have features of this extractor."""
         with self._lock:
             rows = self._database.execute("SELECT content FROM features WHERE extractor = ?", (extractor,))
-            return {row[0] for row in rows}
+            return {row[0] for row in rows} | {content for name, content in self._waiting if name == extractor}
 
     def put(self, extractor: str, content: str, features: LocalFeatures) -> None:
         with self._lock, self._translated():
-            self._database.execute(
-                "INSERT OR REPLACE INTO features VALUES (?, ?, ?)",
-                (extractor, content, encode_features(features, exact=self.exact)),
-            )
-            self._waiting += 1
-            if self._waiting >= _COMMIT_EVERY:
-                self._commit()
+            self._waiting[extractor, content] = encode_features(features, exact=self.exact)
+            if len(self._waiting) >= _WRITE_AT_ONCE:
+                self._write()
 
     def keep_only(self, contents: Iterable[str]) -> int:
         """Drop the features of contents that are no longer wanted; returns how many entries went."""
         wanted = set(contents)
         with self._lock, self._translated():
+            self._write()
             rows = self._database.execute("SELECT DISTINCT content FROM features").fetchall()
             gone = [(row[0],) for row in rows if row[0] not in wanted]
-            cursor = self._database.executemany("DELETE FROM features WHERE content = ?", gone)
-            self._commit()
+            with self._database:
+                cursor = self._database.executemany("DELETE FROM features WHERE content = ?", gone)
             return max(cursor.rowcount, 0)
 
     def describe(self) -> dict[str, dict[str, int]]:
@@ -137,16 +139,18 @@ class FeatureStore:
 
     def flush(self) -> None:
         with self._lock, self._translated():
-            self._commit()
+            self._write()
 
     def close(self) -> None:
         with contextlib.suppress(StorageError):
             self.flush()
         self._database.close()
 
-    def _commit(self) -> None:
-        self._database.commit()
-        self._waiting = 0
+    def _write(self) -> None:
+        entries = [(*key, entry) for key, entry in self._waiting.items()]
+        with self._database:
+            self._database.executemany("INSERT OR REPLACE INTO features VALUES (?, ?, ?)", entries)
+        self._waiting.clear()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

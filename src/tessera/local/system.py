@@ -25,6 +25,7 @@ from tessera.local.codebook import Codebook
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalExtractor
 from tessera.local.inverted_file import KernelConfig
+from tessera.refiners import RERANKERS
 from tessera.storage import hash_file, write_atomically
 
 FILE_NAME = "system.json"
@@ -58,7 +59,7 @@ class SystemConfig:
     network: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     rerank: Literal["", "sp"] = ""
-    depth: int = 100
+    depth: int = RERANKERS["sp"].depth
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

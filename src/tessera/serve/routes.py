@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from tessera.data.boxes import Box, parse_box
 from tessera.errors import UsageError
+from tessera.refiners import all_refiners
 from tessera.serve import schemas
 from tessera.serve.access import require_reader, require_writer
 from tessera.serve.lanes import Lanes
@@ -248,6 +249,12 @@ async def facets(request: Request) -> Any:
     """For `where`: the keys that pictures have, and each one's most frequent values."""
     at = Serving.of(request)
     return {"facets": await at.lanes.run("files", at.service.facets)}
+
+
+@api.get("/refiners", response_model=schemas.Refiners, tags=["search"], summary="What may follow a search")
+async def refiners(request: Request) -> Any:
+    """Expansions and re-rankings, and which of them this service can do."""
+    return {"refiners": [entry.to_json() for entry in all_refiners()]}
 
 
 @api.get("/stats", response_model=schemas.Stats, tags=["gallery"], summary="What the gallery holds")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from fastapi import UploadFile
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from tessera.refiners import EXPANSIONS, RERANKERS, describe_choices
+
+if TYPE_CHECKING:
+    Expansion: TypeAlias = str
+    Reranking: TypeAlias = str
+else:  # the names of the tables, so that the schema lists them
+    Expansion, Reranking = Literal[tuple(EXPANSIONS)], Literal[tuple(RERANKERS)]
 
 WHERE = "A filter by metadata: `KEY=VALUE`, or with !=, >=, <=, > or <. May be repeated; all must hold."
 
@@ -32,14 +40,13 @@ class Boxed(BaseModel):
 class SearchOptions(Boxed):
     k: int = Field(10, ge=1, description="How many results; at most 200, unless the service was started otherwise.")
     where: list[Filter] | None = Field(None, description=WHERE, max_length=MAX_FILTERS)
-    expand: Literal["aqe", "diffusion"] | None = Field(
-        None,
-        description="Search again with the best hits: their average (aqe), or through their neighbours (diffusion).",
+    expand: Expansion | None = Field(
+        None, description="Search again with the best hits. " + describe_choices(EXPANSIONS)
     )
-    rerank: Literal["global", "sp", "dsm", "lightglue"] | None = Field(
+    rerank: Reranking | None = Field(
         None,
-        description="Look at the best hits again: by their descriptors (global), or by local features, as many as half "
-        "of the request's time allows; `note` says if that was not all of them.",
+        description=f"Look at the best hits again. {describe_choices(RERANKERS)} Local features are compared as long "
+        "as half of the request's time allows; `note` says if that was not all of them.",
     )
 
 
@@ -111,6 +118,35 @@ class Facets(BaseModel):
 
     model_config = _like(facets={"place": ["Paris", "Rome"], "year": ["1990", "1991"]})
     facets: dict[str, list[str]] = Field(description="Metadata keys, and their most frequent values.")
+
+
+class Refiner(BaseModel):
+    """What may follow a search."""
+
+    model_config = _like(
+        name="global",
+        stage="rerank",
+        compares="descriptors",
+        label="global",
+        summary="global descriptors refined by their neighbours among the best hits",
+        depth=400,
+        cost="one product of the best hits with each other",
+        available=True,
+        install="",
+    )
+    name: str = Field(description="To be given as the stage's option.")
+    stage: Literal["expand", "rerank"]
+    compares: Literal["descriptors", "local features"]
+    label: str = Field(description="For people, in a word or two.")
+    summary: str
+    depth: int = Field(description="How many of the best hits it looks at.")
+    cost: str = Field(description="What it adds to a search.")
+    available: bool = Field(description="Whether this service was installed with what it needs.")
+    install: str = Field(description="What brings it where it is not; empty where nothing is needed.")
+
+
+class Refiners(BaseModel):
+    refiners: list[Refiner]
 
 
 class MapImage(BaseModel):

@@ -7,14 +7,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tessera.data.images import Box, Limits, Photo, Pixels, read_photo
-from tessera.errors import GalleryError, ImageError, IndexingError, TesseraError, UsageError
+from tessera.data.images import Box, Limits, Photo, read_photo
+from tessera.errors import GalleryError, ImageError, TesseraError, UsageError
 from tessera.serve import uploads
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tessera.serve")
 
 POLL_S = 1.0
-FOLLOW_S = 10.0
 FACET_VALUES = 200
 EMPTY_NOTE = "This gallery is empty. Index pictures into it with `tessera index`."
 Query = bytes | int  # an uploaded picture, or the id of one in the gallery
@@ -163,47 +161,32 @@ class GalleryService:
         rerank_until: float = math.inf,
     ) -> dict[str, Any]:
         """rerank_until: when (`time.monotonic`) to be content with what local features have been compared."""
-        options = {"where": where or None, "expand": expand, "rerank": rerank}
         try:
-            result, decoding_s = self._search(query, box, k, rerank_until, **options)
-        except (GalleryError, ProblemError):
+            result = self.gallery.search(
+                query,
+                k,
+                box=box,
+                where=where or None,
+                expand=expand,
+                rerank=rerank,
+                rerank_timeout_s=max(0.0, rerank_until - time.monotonic()),
+                limits=self.limits,
+            )
+        except ImageError as error:
+            raise self._gone(error) if isinstance(query, int) else error from error
+        except GalleryError:
             if len(self.gallery):
                 if isinstance(query, int):
                     self.record(query)  # whether it is there is asked only now: each look costs a search a tenth
                 raise
             return {"results": [], "timing_ms": dict.fromkeys(("embed", "search", "total"), 0.0), "note": EMPTY_NOTE}
-        decoding_ms = round(1e3 * decoding_s, 3)
-        timing = result.timing_ms
-        timing = {**timing, "embed": timing["embed"] + decoding_ms, "total": timing["total"] + decoding_ms}
-        return self._answer(result, timing, " ".join(result.notes))
-
-    def _search(
-        self, query: Query, box: Box | None, k: int, rerank_until: float, **options: Any
-    ) -> tuple[SearchResult, float]:
-        """The gallery's answer, and the seconds that reading the picture took.
-
-        Where another process described the gallery anew with another model meanwhile, the search is made again until
-        the index has followed: for a moment, the query and the index are of different networks.
-        """
-        until = time.monotonic() + FOLLOW_S
-        while True:
-            started = time.perf_counter()
-            described_by = self.gallery.describer if box or not isinstance(query, int) else None
-            try:
-                source = self._searched(query, box)
-                decoding_s = time.perf_counter() - started
-                rerank_timeout_s = max(0.0, rerank_until - time.monotonic())
-                return self.gallery.search(source, k, rerank_timeout_s=rerank_timeout_s, **options), decoding_s
-            except (IndexingError, UsageError) as error:
-                followed = isinstance(error, UsageError) and described_by in (None, self.gallery.describer)
-                if followed or time.monotonic() > until or self._stopping.wait(0.1):
-                    raise
+        return self._answer(result)
 
     def search_ids(self, ids: list[int], *, k: int, where: tuple[str, ...]) -> list[dict[str, Any] | Exception]:
         """Searches by several pictures of the gallery, made as one; for each its answer, or why there is none."""
         if len(ids) > 1:
             with contextlib.suppress(TesseraError):  # an id that is unknown must not spoil the others: each by itself
-                return self._search_at_once(ids, k=k, where=where)
+                return [self._answer(result) for result in self.gallery.search_many(ids, k, where=where or None)]
         answers: list[dict[str, Any] | Exception] = []
         for image_id in ids:
             try:
@@ -212,25 +195,9 @@ class GalleryService:
                 answers.append(error)
         return answers
 
-    def _search_at_once(self, ids: list[int], *, k: int, where: tuple[str, ...]) -> list[dict[str, Any] | Exception]:
-        started = time.perf_counter()
-        descriptors = self.gallery.descriptors(ids)
-        fetched = time.perf_counter()
-        found = self.gallery.search_descriptors(descriptors, k, where=where or None)
-        searched = time.perf_counter()
-        seconds = {"embed": fetched - started, "search": searched - fetched, "total": searched - started}
-        timing = {stage: round(1e3 * value, 3) for stage, value in seconds.items()}
-        return [self._answer(hits, timing, "") for hits in found]
-
-    def _answer(self, hits: Sequence[Hit], timing_ms: dict[str, float], note: str) -> dict[str, Any]:
-        results = [{"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(hit)} for hit in hits]
-        return {"results": results, "timing_ms": timing_ms, "note": note}
-
-    def _searched(self, query: Query, box: Box | None) -> Pixels | int:
-        """What the gallery is to search with: pixels, or the id of a picture whose descriptor it has."""
-        if isinstance(query, int) and box is None:
-            return query
-        return self._photo(query, self.gallery.describer.extractor.size, box).pixels
+    def _answer(self, result: SearchResult) -> dict[str, Any]:
+        results = [{"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(hit)} for hit in result]
+        return {"results": results, "timing_ms": result.timing_ms, "note": " ".join(result.notes)}
 
     def browse(self, *, after: int, limit: int, where: list[str]) -> dict[str, Any]:
         records = self.gallery.images(after_id=after, limit=limit, where=where or None)
@@ -282,10 +249,13 @@ class GalleryService:
         try:
             return read_photo(Path(self.record(query).path), size=size, box=box, limits=self.limits)
         except ImageError as error:
-            log.warning("%s", error)
-            raise ProblemError(
-                410, "This picture's file has gone or changed since it was indexed. Run `tessera index` again."
-            ) from error
+            raise self._gone(error) from error
+
+    def _gone(self, error: ImageError) -> ProblemError:
+        log.warning("%s", error)  # it names the file, which is nobody's business
+        return ProblemError(
+            410, "This picture's file has gone or changed since it was indexed. Run `tessera index` again."
+        )
 
     def _image(self, record: Record | Hit) -> dict[str, Any]:
         return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,18 +12,44 @@ import numpy.typing as npt
 
 from tessera.errors import UsageError, unknown_name
 from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.snapshot import Snapshot
 
 Scores = npt.NDArray[np.float32]
 
 ENGINES = ("faiss", "milvus")
 
 
-class Engine(Protocol):
-    """One way to search. All methods may be called from several threads."""
+class Index(Protocol):
+    """What answers nearest-neighbour queries."""
 
     @property
     def size(self) -> int:
         """How many images a search can find now."""
+
+    def search(
+        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
+    ) -> tuple[Scores, npt.NDArray[np.int64]]:
+        """Scores Q K and ids Q K, best first, ended by -inf and -1; equal scores by id. allowed: ascending ids."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An index, and the moment of the catalogue that it shows. fingerprint: of the model of its descriptors."""
+
+    index: Index
+    generation: int
+    fingerprint: str
+
+
+class Engine(Protocol):
+    """One way to search. All methods may be called from several threads."""
+
+    @property
+    def shown(self) -> Shown | None:
+        """What there is to search now, however old; None where there is nothing yet, or nothing any more."""
+
+    def pin(self, catalog: Catalog) -> contextlib.AbstractContextManager[tuple[Snapshot, Shown | None]]:
+        """Catch up with the catalogue, and hold the moment that both show; None for a catalogue without images."""
 
     @property
     def worth_saving(self) -> bool:
@@ -29,11 +57,6 @@ class Engine(Protocol):
 
     def refresh(self, catalog: Catalog, *, writing: bool = False) -> None:
         """Catch up with the catalogue. writing: the caller holds the writer's lock, so files may be replaced."""
-
-    def search(
-        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
-    ) -> tuple[Scores, npt.NDArray[np.int64]]:
-        """Scores Q K and ids Q K, best first, ended by -inf and -1; equal scores by id. allowed: ascending ids."""
 
     def rebuild(self, catalog: Catalog) -> None:
         """Make the cache anew from the catalogue; the caller holds the writer's lock."""

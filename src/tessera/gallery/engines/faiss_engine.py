@@ -12,10 +12,10 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,18 @@ import numpy.typing as npt
 from tessera.errors import IndexingError
 from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.snapshot import Ids, Snapshot
+from tessera.gallery.engines.engine import Shown
 from tessera.index.build import build_index, choose_codec, load_index
-from tessera.index.files import verify
+from tessera.index.files import MANIFEST, verify
 from tessera.index.search_index import DRIFT_RATIO, SearchIndex
 from tessera.storage import storage_error, write_atomically
 
 STATE_NAME = "state.json"
 SAVE_AFTER = 256  # a reader that opens the index makes up so many changes itself in no time
 REFIT_GROWTH = 2.0  # times the size that the codec was fitted for: then it is fitted anew
-_LOADS = 3  # how often to try to read an index that is replaced at the same moment
+_LOADS = 3  # how often to read an index that is replaced at the same moment
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,28 +64,30 @@ class FaissEngine:
         self._lock = threading.RLock()
 
     @property
-    def size(self) -> int:
-        return 0 if self._view is None else self._view.index.size
+    def shown(self) -> Shown | None:
+        view = self._view
+        return None if view is None else Shown(view.index, view.state.generation, view.state.fingerprint)
 
     @property
     def worth_saving(self) -> bool:
         return self._view is not None and self._view.unsaved >= SAVE_AFTER
 
-    def search(
-        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        view = self._view
-        if view is None:  # the last image has just been taken out
-            shape = (len(np.atleast_2d(np.asarray(queries))), k)
-            return np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
-        return view.index.search(queries, k, allowed=allowed)
+    @contextlib.contextmanager
+    def pin(self, catalog: Catalog) -> Iterator[tuple[Snapshot, Shown | None]]:
+        with contextlib.ExitStack() as held:
+            # Opened under the lock, the snapshot is never older than the index: whoever moves it on holds the lock.
+            with self._lock:
+                snapshot = held.enter_context(self._catch_up(catalog))
+                shown = self.shown
+            yield snapshot, shown
 
     def refresh(self, catalog: Catalog, *, writing: bool = False) -> None:
         if writing:
             self._renew(catalog)
         with self._lock:
             if not writing or self._view is not None:  # who only writes need not open the index
-                self._catch_up(catalog)
+                with self._catch_up(catalog):
+                    pass
             if writing:
                 self._save_if_due(catalog)
 
@@ -92,12 +97,7 @@ class FaissEngine:
         self._trim(catalog)
 
     def problems(self, catalog: Catalog) -> list[str]:
-        for _ in range(_LOADS):
-            state = self._stored_state()
-            found = self._look_through(catalog, state)
-            if not found or self._stored_state() == state:  # else another process has just replaced it
-                break
-        return found
+        return self._read_stored(lambda state: self._look_through(catalog, state))
 
     def _look_through(self, catalog: Catalog, state: State | None) -> list[str]:
         with catalog.read() as snapshot:
@@ -141,20 +141,31 @@ class FaissEngine:
     def close(self) -> None:
         """Nothing to do: the index and its files go with the last search that uses them."""
 
-    def _catch_up(self, catalog: Catalog) -> None:
-        """Show the catalogue as it is now: by what has changed, by the index on disk, or by one made in memory."""
+    @contextlib.contextmanager
+    def _catch_up(self, catalog: Catalog) -> Iterator[Snapshot]:
+        """Show the catalogue as it is now: by what has changed, by the index on disk, or by one made in memory.
+
+        Yields the snapshot that is shown; the caller holds the lock.
+        """
         with catalog.read() as snapshot:
-            current = _current_state(snapshot, self.codec)
-            if snapshot.searchable == 0:
-                self._view = None
-                return
-            if self._view is not None and self._follow(self._view, snapshot, current):
+            if self._shows(snapshot):
+                yield snapshot
                 return
         stored = self._stored_view()
         with catalog.read() as snapshot:  # opened later than the index was stored, so not older than it
             current = _current_state(snapshot, self.codec)
             if stored is None or not self._follow(stored, snapshot, current):
                 self._view = _build_in_memory(snapshot, current)
+            yield snapshot
+
+    def _shows(self, snapshot: Snapshot) -> bool:
+        """Whether what is in memory shows the snapshot, after the changes since were made in it."""
+        if self._view is not None and self._view.state.generation == snapshot.generation:
+            return True
+        if snapshot.searchable == 0:
+            self._view = None
+            return True
+        return self._view is not None and self._follow(self._view, snapshot, _current_state(snapshot, self.codec))
 
     def _follow(self, view: _View, snapshot: Snapshot, current: State) -> bool:
         """Bring a view up to the snapshot and search with it from now on; False where that cannot be done."""
@@ -171,18 +182,28 @@ class FaissEngine:
         return True
 
     def _stored_view(self) -> _View | None:
-        """The index on disk, if it is whole. Another process may replace it meanwhile: then the one that it wrote."""
+        """The index on disk, if it is whole."""
+
+        def load(state: State | None) -> _View | None:
+            with contextlib.suppress(IndexingError):
+                return None if state is None else _View(load_index(self.index_dir), state, 0)
+            return None
+
+        return self._read_stored(load)
+
+    def _read_stored(self, read: Callable[[State | None], T]) -> T:
+        """What `read` makes of the files: of one saving, though another process may replace them meanwhile."""
         for _ in range(_LOADS):
-            state = self._stored_state()
-            if state is None:
-                return None
-            try:
-                index = load_index(self.index_dir)
-            except IndexingError:
-                continue
-            if self._stored_state() == state:
-                return _View(index, state, 0)
-        return None
+            saved = self._saved()
+            found = read(self._stored_state())
+            if self._saved() == saved:
+                break
+        return found
+
+    def _saved(self) -> list[bytes]:
+        """What tells one saving from another: the names of its files, and its state."""
+        paths = (self.index_dir / MANIFEST, self.index_dir / STATE_NAME)
+        return [path.read_bytes() if path.is_file() else b"" for path in paths]
 
     def _renew(self, catalog: Catalog) -> None:
         """Build and save a new index where there is none, or where the gallery has outgrown the one that there is.

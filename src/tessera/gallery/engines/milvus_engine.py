@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tessera.errors import GalleryError, GalleryLockedError, MissingExtraError, UsageError
 from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.snapshot import Ids, Snapshot
+from tessera.gallery.engines.engine import Shown
 from tessera.storage import write_atomically
 
 STATE_NAME = "milvus.json"
@@ -52,11 +53,28 @@ class MilvusEngine:
         self._lock = threading.RLock()
         self._client: Any = None
         self._size = 0
+        self._shown: Shown | None = None
         self._behind = False
 
     @property
     def size(self) -> int:
         return self._size
+
+    @property
+    def shown(self) -> Shown | None:
+        return self._shown if self._size else None
+
+    @contextlib.contextmanager
+    def pin(self, catalog: Catalog) -> Iterator[tuple[Snapshot, Shown | None]]:
+        self.refresh(catalog)
+        with catalog.read() as snapshot:
+            yield snapshot, None if snapshot.searchable == 0 else self._show(snapshot)
+
+    def _show(self, snapshot: Snapshot) -> Shown:
+        """The collection is the same for every reader: it shows whatever its writer has pushed."""
+        self._size = snapshot.searchable
+        self._shown = Shown(self, snapshot.generation, str(snapshot.setting("fingerprint", "")))
+        return self._shown
 
     @property
     def worth_saving(self) -> bool:
@@ -69,7 +87,7 @@ class MilvusEngine:
             with catalog.read() as snapshot:
                 current = self._current(snapshot)
                 pushed = self._stored()
-                self._size = snapshot.searchable
+                self._show(snapshot)
                 self._behind = pushed != current
                 if not self._behind or not writing:
                     return
@@ -85,7 +103,7 @@ class MilvusEngine:
 
     def rebuild(self, catalog: Catalog) -> None:
         with self._lock, catalog.read() as snapshot:
-            self._size = snapshot.searchable
+            self._show(snapshot)
             self._fill(snapshot)
             self._remember(self._current(snapshot))
 

@@ -32,7 +32,8 @@ def claim_model(store: Store) -> None:
 
     The same model in another place, a bundle that was moved, is looked for there from now on.
     """
-    store.refuse_other_model()
+    with store.catalog.read() as snapshot:
+        store.refuse_other_model(snapshot)
     describer = store.describer
     with store.catalog.read() as snapshot:
         is_known = snapshot.setting("fingerprint") is not None and snapshot.setting("model") == describer.model

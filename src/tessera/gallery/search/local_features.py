@@ -8,32 +8,32 @@ said in the notes.
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from tessera.data.boxes import Box
 from tessera.data.images import load_photo
-from tessera.errors import ImageError, UsageError
+from tessera.errors import ImageError
 from tessera.extract.runtime import default_threads
 from tessera.gallery.catalog.paths import to_blob
-from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.catalog.snapshot import Record, Snapshot
 from tessera.gallery.ingest.indexing import ProgressCallback
 from tessera.gallery.results import Hit, IndexProgress
-from tessera.gallery.search.query import Query, unknown_id
+from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.store import LOCAL_NAME, Store
 from tessera.local.extractors import EXTRACTORS
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.rerank import DEFAULT_EXTRACTOR, SIZE, Reranker, open_reranker, order_candidates
 from tessera.local.store import FeatureStore, as_stored
+from tessera.refiners import Refiner
 
 _KEPT = 512  # images whose features, made on demand, are remembered
 _PAGE = 256
@@ -85,57 +85,71 @@ class LocalFeatureIndex:
         made = len(lacking) - len(failures)
         return {"extractor": extractor.name, "made": made, **size, "failed": len(failures), "problems": failures}
 
-    def rerank(
-        self, kind: str, query: Query, box: Box | None, hits: Sequence[Hit], *, rerank_timeout_s: float | None = None
-    ) -> tuple[list[Hit], list[str]]:
-        """The hits in their new order, each with its inliers, and what there is to say of it.
+    def source_of(self, kind: str, snapshot: Snapshot) -> str:
+        """Whose features a re-ranker compares: an extractor's for `sp`, else the gallery's own model's."""
+        if kind == "sp":
+            return str(snapshot.setting("local") or DEFAULT_EXTRACTOR)
+        return self._store.model_of(snapshot)
 
-        rerank_timeout_s: compare no further hit after so many seconds; those that were not compared have no inliers.
+    def rerank(
+        self,
+        refiner: Refiner,
+        query: QueryPicture,
+        hits: Sequence[Hit],
+        records: Mapping[int, Record],
+        source: str,
+        timeout_s: float = math.inf,
+    ) -> tuple[list[Hit], list[str]]:
+        """The best hits in their new order, each with its inliers; the others after them; what there is to say of it.
+
+        records: of the hits. source: as `source_of` gave it. timeout_s: compare no further hit after so many seconds;
+        those that were not compared have no inliers.
         """
-        deadline = None if rerank_timeout_s is None else time.monotonic() + rerank_timeout_s
-        reranker = self._reranker(kind, rerank_timeout_s)
+        deadline = time.monotonic() + timeout_s
+        kind, head, rest = refiner.name, hits[: refiner.depth], hits[refiner.depth :]
+        reranker = self._reranker(kind, source, timeout_s)
         if reranker is None:
             return list(hits), [f"{kind}: it is still being opened, so the global scores decide. Ask again."]
-        asked = self._query_features(query, box, reranker)
+        asked = self._query_features(query, reranker)
         if not len(asked):
             return list(hits), [f"{kind}: no local features were found in the query, so the global scores decide."]
         threads = default_threads()
-        at_once = max(1, len(hits)) if deadline is None else threads
+        at_once = max(1, len(head)) if deadline == math.inf else threads
         tally: Counter[str] = Counter()
         counts: list[int] = []
-        for start in range(0, len(hits), at_once):
-            if deadline is not None and time.monotonic() >= deadline:
+        for start in range(0, len(head), at_once):
+            if deadline < math.inf and time.monotonic() >= deadline:
                 break
-            found = self._candidates(hits[start : start + at_once], reranker, tally)
+            found = self._candidates([records[hit.id] for hit in head[start : start + at_once]], reranker, tally)
             counts += reranker.count_inliers(asked, found, threads=threads).tolist()
-        inliers = np.array(counts + [0] * (len(hits) - len(counts)), np.int64)
-        order = order_candidates(inliers, [hit.score for hit in hits])
+        inliers = np.array(counts + [0] * (len(head) - len(counts)), np.int64)
+        order = order_candidates(inliers, [hit.score for hit in head])
         notes = _notes(kind, reranker, tally)
-        if len(counts) < len(hits):
-            notes.append(f"{kind}: the time was enough to compare {len(counts)} of the {len(hits)} best hits.")
+        if len(counts) < len(head):
+            notes.append(f"{kind}: the time was enough to compare {len(counts)} of the {len(head)} best hits.")
         if not inliers.any():
             notes.append(f"{kind}: no hit agrees with the query geometrically, so the global scores decide.")
         reordered = [
-            replace(hits[i], rank=rank, inliers=int(inliers[i]) if i < len(counts) else None)
+            replace(head[i], rank=rank, inliers=int(inliers[i]) if i < len(counts) else None)
             for rank, i in enumerate(order)
         ]
-        return reordered, notes
+        return [*reordered, *rest], notes
 
-    def _candidates(self, hits: Sequence[Hit], reranker: Reranker, tally: Counter[str]) -> list[LocalFeatures | None]:
-        """The hits' features, stored or made now; counts in `tally` what was made, lost or empty."""
-        with self._store.catalog.read() as snapshot:
-            records = snapshot.records([hit.id for hit in hits])
+    def _candidates(
+        self, records: Sequence[Record], reranker: Reranker, tally: Counter[str]
+    ) -> list[LocalFeatures | None]:
+        """The images' features, stored or made now; counts in `tally` what was made, lost or empty."""
         fingerprint = reranker.extractor.fingerprint
-        contents = {hit.id: records[hit.id].content_hash or "" for hit in hits if hit.id in records}
         shelf = self._shelf(create=False)
-        stored = {} if shelf is None else shelf.get_many(fingerprint, list(contents.values()))
+        contents = [record.content_hash for record in records if record.content_hash]
+        stored = {} if shelf is None else shelf.get_many(fingerprint, contents)
         found: list[LocalFeatures | None] = []
-        for hit in hits:
-            content = contents.get(hit.id, "")
+        for record in records:
+            content = record.content_hash or ""
             features = stored.get(content, self._made.get((fingerprint, content)))
             if features is None and content:
                 try:
-                    features = as_stored(reranker.extractor.extract(_read(records[hit.id])))
+                    features = as_stored(reranker.extractor.extract(_read(record)))
                     self._remember(fingerprint, content, features)
                     tally["made"] += 1
                 except ImageError:
@@ -145,36 +159,22 @@ class LocalFeatureIndex:
             found.append(features)
         return found
 
-    def _query_features(self, query: Query, box: Box | None, reranker: Reranker) -> LocalFeatures:
-        picture: Any = query
-        if isinstance(query, int | np.integer) and not isinstance(query, bool):
-            with self._store.catalog.read() as snapshot:
-                record = snapshot.records([int(query)]).get(int(query))
-            if record is None:
-                raise unknown_id(int(query))
-            shelf = self._shelf(create=False)
-            if box is None and shelf is not None and record.content_hash:
-                stored = shelf.get_many(reranker.extractor.fingerprint, [record.content_hash])
-                if record.content_hash in stored:
-                    return stored[record.content_hash]
-            picture = record.path
-        elif isinstance(query, np.ndarray):
-            if query.ndim != 3:
-                raise UsageError(f"--rerank {reranker.name} needs a picture: a descriptor has no local features.")
-            picture = Image.fromarray(query)
-        return as_stored(reranker.extractor.extract(load_photo(picture, size=SIZE, box=box)))
+    def _query_features(self, query: QueryPicture, reranker: Reranker) -> LocalFeatures:
+        shelf, content = self._shelf(create=False), query.content_hash
+        if shelf is not None and content is not None:
+            stored = shelf.get_many(reranker.extractor.fingerprint, [content])
+            if content in stored:
+                return stored[content]
+        return as_stored(reranker.extractor.extract(query.pixels(SIZE)))
 
-    def _reranker(self, kind: str, rerank_timeout_s: float | None) -> Reranker | None:
-        """Opened once, beside the request that first asks for it; none where its patience ends before."""
-        with self._store.catalog.read() as snapshot:
-            name = str(snapshot.setting("local") or DEFAULT_EXTRACTOR)
-        model = self._store.describer.model
-        key = (kind, name if kind == "sp" else model)
+    def _reranker(self, kind: str, source: str, timeout_s: float) -> Reranker | None:
+        """Opened once, beside the request that first asks for it; none where its time is over before."""
+        key = (kind, source)
 
         def open_it(opening: Future[Reranker]) -> None:
             try:
-                extractor = self._extractor(name) if kind == "sp" else None
-                opening.set_result(open_reranker(kind, extractor=extractor, model=model))
+                given = {"extractor": self._extractor(source)} if kind == "sp" else {"model": source}
+                opening.set_result(open_reranker(kind, **given))
             except BaseException as error:
                 with self._lock:
                     self._opened.pop(key, None)  # the next request may find what was missing
@@ -186,7 +186,7 @@ class LocalFeatureIndex:
                 opening = self._opened[key] = Future()
                 threading.Thread(target=open_it, args=(opening,), daemon=True).start()
         try:
-            return opening.result(rerank_timeout_s)
+            return opening.result(min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
         except TimeoutError:
             return None
 

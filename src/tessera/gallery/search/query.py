@@ -1,4 +1,4 @@
-"""From what a user asks with to a descriptor."""
+"""What a user asks with: a picture or a part of one, an image of the gallery, or a descriptor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from tessera.data.boxes import Box
-from tessera.data.images import load_photo
+from tessera.data.images import DEFAULT_LIMITS, Limits, Pixels, Source, load_photo
 from tessera.errors import GalleryError, UsageError
-from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.snapshot import Record, Snapshot
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -22,44 +22,75 @@ Query = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[Any] | int
 Descriptor = npt.NDArray[np.float32]
 
 
-def describe_query(
-    query: Query, box: Box | None, catalog: Catalog, open_extractor: Callable[[], Extractor]
-) -> Descriptor:
-    """The descriptor, D, of a picture (path, bytes, PIL image, H W 3 uint8), a part of it, or an image of the gallery.
+class QueryPicture:
+    """A query, decoded where its pixels are needed and only then: once for each size that is asked for.
 
-    open_extractor: called only for a picture, since the gallery's own descriptors need no network.
+    The network and the local features both see the part inside the box, cut from the picture's own pixels and then
+    reduced, each to its size. limits: what the picture may cost; those of a service are narrower.
     """
-    if isinstance(query, int | np.integer) and not isinstance(query, bool):
-        if box is None:
-            return stored_descriptor(int(query), catalog)
-        return _describe_picture(stored_path(int(query), catalog), box, open_extractor)
-    if isinstance(query, np.ndarray) and query.ndim == 3 and query.dtype == np.uint8:
-        return _describe_picture(Image.fromarray(query), box, open_extractor)
-    if isinstance(query, np.ndarray):
-        if box is not None:
-            raise UsageError("A box needs a picture: with a descriptor there is nothing to cut it from.")
-        return unit_descriptor(query)
-    if isinstance(query, str | bytes | os.PathLike | Image.Image):
-        return _describe_picture(query, box, open_extractor)
-    raise UsageError(
-        f"A query must be a path, bytes, a PIL image, an array or an id of the gallery, not {type(query).__name__}."
-    )
 
+    def __init__(self, query: Query, box: Box | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.box, self.limits = box, limits
+        self.image_id: int | None = None
+        self._record: Record | None = None  # of the image of the gallery, once it is located
+        self._source: Source | None = None
+        self._given: Descriptor | None = None
+        self._pixels: dict[int, Pixels] = {}
+        self._described: tuple[str, Descriptor] | None = None  # by which network
+        if isinstance(query, int | np.integer) and not isinstance(query, bool):
+            self.image_id = int(query)
+        elif isinstance(query, np.ndarray) and query.ndim == 3 and query.dtype == np.uint8:
+            self._source = Image.fromarray(query)
+        elif isinstance(query, np.ndarray):
+            if box is not None:
+                raise UsageError("A box needs a picture: with a descriptor there is nothing to cut it from.")
+            self._given = unit_descriptor(query)
+        elif isinstance(query, str | bytes | os.PathLike | Image.Image):
+            self._source = query
+        else:
+            raise UsageError(
+                "A query must be a path, bytes, a PIL image, an array or an id of the gallery, "
+                f"not {type(query).__name__}."
+            )
 
-def stored_descriptor(image_id: int, catalog: Catalog) -> Descriptor:
-    with catalog.read() as snapshot:
-        found = snapshot.descriptors([image_id])
-    if image_id not in found:
-        raise unknown_id(image_id)
-    return unit_descriptor(found[image_id])
+    @property
+    def is_picture(self) -> bool:
+        return self._given is None
 
+    @property
+    def content_hash(self) -> str | None:
+        """Of the file, where the query is a whole image of the gallery: what is stored under it need not be made."""
+        return self._record.content_hash if self._record is not None and self.box is None else None
 
-def stored_path(image_id: int, catalog: Catalog) -> str:
-    with catalog.read() as snapshot:
-        found = snapshot.records([image_id])
-    if image_id not in found:
-        raise unknown_id(image_id)
-    return found[image_id].path
+    def describe(self, snapshot: Snapshot, open_extractor: Callable[[], Extractor]) -> Descriptor:
+        """The descriptor, D. open_extractor: called only for pixels, since a stored descriptor needs no network."""
+        if self._given is not None:
+            return self._given
+        if self.image_id is not None and self.box is None:
+            found = snapshot.descriptors([self.image_id])
+            if self.image_id not in found:
+                raise unknown_id(self.image_id)
+            return unit_descriptor(found[self.image_id])
+        self.locate(snapshot)
+        extractor = open_extractor()
+        if self._described is None or self._described[0] != extractor.fingerprint:
+            self._described = extractor.fingerprint, extractor.describe(self.pixels(extractor.size))
+        return self._described[1]
+
+    def locate(self, snapshot: Snapshot) -> None:
+        """Find the file of an image of the gallery, before `pixels` is asked for."""
+        if self.image_id is not None:
+            self._record = snapshot.records([self.image_id]).get(self.image_id)
+            if self._record is None:
+                raise unknown_id(self.image_id)
+            self._source = self._record.path
+
+    def pixels(self, size: int) -> Pixels:
+        """The picture inside the box, H W 3, its longer side at most `size`."""
+        assert self._source is not None
+        if size not in self._pixels:
+            self._pixels[size] = load_photo(self._source, size=size, box=self.box, limits=self.limits)
+        return self._pixels[size]
 
 
 def unit_descriptor(values: npt.NDArray[Any]) -> Descriptor:
@@ -72,13 +103,6 @@ def unit_descriptor(values: npt.NDArray[Any]) -> Descriptor:
         raise UsageError("The descriptor is zero or not finite; it has no direction to compare.")
     unit: Descriptor = (descriptor / norm).astype(np.float32)
     return unit
-
-
-def _describe_picture(
-    picture: str | os.PathLike[str] | bytes | Image.Image, box: Box | None, open_extractor: Callable[[], Extractor]
-) -> Descriptor:
-    extractor = open_extractor()
-    return extractor.describe(load_photo(picture, size=extractor.size, box=box))
 
 
 def unknown_id(image_id: int) -> GalleryError:

@@ -1,138 +1,155 @@
-"""From a descriptor to hits: filters, the engine, expansion and re-ranking, and the rows of the catalogue."""
+"""The one search: describe the query, find candidates, look them up in the catalogue, re-rank the best.
+
+Everything is read from one `View`, pinned at the start. This is the only place that searches again.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import GalleryError, UsageError, unknown_name
+from tessera.errors import UsageError
 from tessera.gallery.catalog.filters import AnyCondition
-from tessera.gallery.catalog.paths import printable
 from tessera.gallery.catalog.snapshot import Ids, Record
-from tessera.gallery.engines.engine import Engine
-from tessera.gallery.results import Hit
+from tessera.gallery.results import Hit, SearchResult
+from tessera.gallery.search.local_features import LocalFeatureIndex
+from tessera.gallery.search.options import SearchOptions
+from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.store import Store
+from tessera.gallery.view import View
 
 Scores = npt.NDArray[np.float32]
 
-RERANKINGS = ("global",)
 _FILTERS_KEPT = 8
 _TRIES = 8  # a search that is met by a writer every time, however quick it is, answers in the end
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What the view had to say. records: of every image that was found. source: whose local features to compare."""
+
+    scores: Scores  # Q K, best first
+    ids: Ids  # Q K
+    records: dict[int, Record]
+    source: str
+    described_s: float
 
 
 class Searcher:
     """Searches one store, from as many threads as there are."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, local: LocalFeatureIndex) -> None:
         self._store = store
+        self._local = local
         self._lock = threading.Lock()
         self._filtered: dict[tuple[int, tuple[AnyCondition, ...]], Ids] = {}
-        self._dim = (-1, 0)  # at which generation the gallery's descriptors had how many numbers
 
-    def search(
-        self,
-        queries: Scores,
-        k: int,
-        conditions: tuple[AnyCondition, ...] = (),
-        *,
-        expand: str | None = None,
-        augment: bool = False,
-        rerank: str | None = None,
-    ) -> list[list[Hit]]:
-        """The hits of each of Q D queries, best first, of one moment of the catalogue.
+    def search(self, queries: Sequence[QueryPicture], options: SearchOptions) -> list[SearchResult]:
+        """The answer to each query, all of one moment of the gallery."""
+        started = time.perf_counter()
+        if options.local_reranker is not None and not all(query.is_picture for query in queries):
+            raise UsageError(f"--rerank {options.rerank} needs a picture: a descriptor has no local features.")
+        found = self._find_consistently(queries, options)
+        timing = {"embed": found.described_s, "search": time.perf_counter() - started - found.described_s}
+        results = []
+        for query, scores, ids in zip(queries, found.scores, found.ids, strict=True):
+            hits = _hits(scores, ids, found.records)
+            notes: list[str] = []
+            reranking = time.perf_counter()
+            if options.local_reranker is not None:
+                hits, notes = self._local.rerank(
+                    options.local_reranker, query, hits, found.records, found.source, options.timeout_s
+                )
+            finished = time.perf_counter()
+            spent = {**timing, "total": found.described_s + timing["search"] + finished - reranking}
+            if options.local_reranker is not None:
+                spent["rerank"] = finished - reranking
+            milliseconds = {stage: round(1e3 * seconds, 3) for stage, seconds in spent.items()}
+            results.append(SearchResult(hits[: options.k], milliseconds, notes))
+        return results
 
-        The index is searched first and the catalogue read after it. Where a writer came in between, an image that it
-        changed has another id by then and would be missing from the answer: the search is made again.
+    def _find_consistently(self, queries: Sequence[QueryPicture], options: SearchOptions) -> Candidates:
+        """Candidates whose records are all there.
+
+        The snapshot cannot change, but the index may run ahead of it: FAISS when another thread brings it up to a later
+        moment, Milvus when another process writes. An image that the snapshot does not know has then taken the place of
+        one that it does, and the search is made again on a new view.
         """
-        check_k(k)
-        if rerank is not None and rerank not in RERANKINGS:
-            raise UsageError(unknown_name("re-ranking", rerank, (*RERANKINGS, "sp", "dsm", "lightglue")))
-        tries = 1 if self._store.answers_at_once else _TRIES
-        while True:
-            tries -= 1
-            engine, shown = self._store.refresh()
-            self._check_dim(queries, shown)
-            allowed = self.allowed_ids(conditions)
-            refined = expand is not None or augment or rerank is not None
-            refinement = {"expand": expand, "augment": augment, "rerank": rerank == "global"} if refined else None
-            scores, ids = self._ask(engine, queries, k, allowed, refinement)
-            found = np.unique(ids[ids >= 0]).tolist()
-            with self._store.catalog.read() as snapshot:
-                records = snapshot.records(found)
-                fits = not conditions or snapshot.generation == shown  # the filter is of the index's own moment
-            if (fits and len(records) == len(found)) or tries == 0:
-                return [_hits(row_scores, row_ids, records) for row_scores, row_ids in zip(scores, ids, strict=True)]
+        for _ in range(_TRIES):
+            with self._store.pin() as view:
+                found = self._find(queries, options, view)
+                if not view.is_current or len(found.records) == len(np.unique(found.ids[found.ids >= 0])):
+                    break
+        return found
 
-    def _ask(
-        self, engine: Engine, queries: Scores, k: int, allowed: Ids | None, refinement: dict[str, Any] | None
-    ) -> tuple[Scores, Ids]:
-        """Scores Q K and ids Q K, best first; fewer columns where there are fewer images than k.
+    def _find(self, queries: Sequence[QueryPicture], options: SearchOptions, view: View) -> Candidates:
+        """Describe, find candidates, and look them up."""
+        started = time.perf_counter()
+        descriptors = self._describe(queries, view)
+        described_s = time.perf_counter() - started
+        scores, ids = self._choose(descriptors, options, view)
+        records = view.snapshot.records(np.unique(ids[ids >= 0]).tolist())
+        source = ""
+        if options.local_reranker is not None:
+            source = self._local.source_of(options.local_reranker.name, view.snapshot)
+            for query in queries:
+                query.locate(view.snapshot)
+        return Candidates(scores, ids, records, source, described_s)
 
-        refinement: what `search_refined` is to do; None is the plain search.
+    def _describe(self, queries: Sequence[QueryPicture], view: View) -> Scores:
+        """Descriptors Q D, by the model of the view."""
+        descriptors = [
+            query.describe(view.snapshot, lambda: self._store.open_extractor(view.snapshot)) for query in queries
+        ]
+        for descriptor in descriptors:
+            if len(descriptor) != view.dim:
+                raise UsageError(
+                    f"The descriptor has {len(descriptor)} numbers, the gallery's have {view.dim}. Use its model."
+                )
+        return np.stack(descriptors)
+
+    def _choose(self, descriptors: Scores, options: SearchOptions, view: View) -> tuple[Scores, Ids]:
+        """Scores Q K and ids Q K of the candidates, expanded and re-ranked by descriptors where that was asked for.
+
+        Fewer columns where there are fewer images.
         """
-        while True:
-            size = engine.size
-            columns = min(k, size if allowed is None else min(size, len(allowed)))
-            if columns == 0:
-                return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-            if refinement is None:
-                answer = engine.search(queries, columns, allowed=allowed)
-            else:
-                from tessera.index.refinement import search_refined
+        from tessera.index.refinement import search_refined
 
-                answer = search_refined(engine, queries, columns, fetch=self._fetch, allowed=allowed, **refinement)
-            if k <= size or engine.size <= size:
-                return answer  # else more came in than were asked for, and the last of them would be missing
+        allowed = self._allowed_ids(options.conditions, view)
+        size = view.index.size if allowed is None else min(view.index.size, len(allowed))
+        columns = min(options.num_candidates, size)
+        if columns == 0:
+            return np.empty((len(descriptors), 0), np.float32), np.empty((len(descriptors), 0), np.int64)
+        return search_refined(
+            view.index,
+            descriptors,
+            columns,
+            fetch=view.descriptors,
+            expand=options.expand,
+            augment=options.augment,
+            rerank=None if options.local_reranker is not None else options.rerank,
+            allowed=allowed,
+        )
 
-    def _fetch(self, ids: Ids) -> Scores:
-        """Stored descriptors K D; zeros for an image that was removed a moment ago."""
-        with self._store.catalog.read() as snapshot:
-            found = snapshot.descriptors(ids.tolist())
-            dim = int(snapshot.setting("dim"))
-        rows = np.zeros((len(ids), dim), np.float32)
-        for row, image_id in enumerate(ids.tolist()):
-            if image_id in found:
-                rows[row] = found[image_id]
-        return rows
-
-    def allowed_ids(self, conditions: tuple[AnyCondition, ...]) -> Ids | None:
+    def _allowed_ids(self, conditions: tuple[AnyCondition, ...], view: View) -> Ids | None:
         """Ids that meet the conditions; remembered, since a user who filters asks again with the same filter."""
         if not conditions:
             return None
-        with self._store.catalog.read() as snapshot:
-            key = (snapshot.generation, conditions)
-            with self._lock:
-                if key in self._filtered:
-                    return self._filtered[key]
-            ids = snapshot.matching_ids(conditions)
+        key = (view.snapshot.generation, conditions)
+        with self._lock:
+            if key in self._filtered:
+                return self._filtered[key]
+        ids = view.snapshot.matching_ids(conditions)
         with self._lock:
             while len(self._filtered) >= _FILTERS_KEPT:
                 self._filtered.pop(next(iter(self._filtered)))
             self._filtered[key] = ids
         return ids
-
-    def refuse_empty(self) -> None:
-        with self._store.catalog.read() as snapshot:
-            searchable = snapshot.searchable
-            failed = 0 if searchable else snapshot.count_failed()
-        if searchable == 0:
-            unread = f" ({failed} pictures could not be read)" if failed else ""
-            raise GalleryError(
-                f"The gallery {printable(self._store.path)} is empty{unread}. "
-                "Add pictures with `tessera index PHOTOS`, then search again."
-            )
-
-    def _check_dim(self, queries: Scores, generation: int) -> None:
-        known_at, dim = self._dim
-        if known_at != generation:
-            with self._store.catalog.read() as snapshot:
-                dim = int(snapshot.setting("dim"))
-            self._dim = generation, dim
-        if queries.shape[1] != dim:
-            raise UsageError(f"The descriptor has {queries.shape[1]} numbers, the gallery's have {dim}. Use its model.")
 
 
 def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
@@ -142,8 +159,3 @@ def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
         Hit(rank, record.id, record.path, score, record.metadata, width=record.width, height=record.height)
         for rank, (score, record) in enumerate(kept)
     ]
-
-
-def check_k(k: int) -> None:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UsageError(f"k must be a whole number of at least 1, not {k}. Ask for as many hits as you want to see.")

@@ -40,6 +40,7 @@ function upload(file, fields) {
 
 export const ready = () => ask("ready");
 export const stats = () => ask("api/stats");
+export const refiners = () => ask("api/refiners");
 export const facets = () => ask("api/facets");
 export const browse = (after, limit, where, signal) => {
   const query = optionsQuery({ where });

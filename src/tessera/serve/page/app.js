@@ -378,10 +378,20 @@ async function begin() {
     const stats = await api.stats();
     document.body.dataset.gallery = stats.gallery;
     element("count").textContent = plural(stats.images, "picture");
-    await filters.load();
+    await Promise.all([filters.load(), offerRefiners()]);
     await show(readAddress());
   } catch (error) {
     fail(error);
+  }
+}
+
+/** What may follow a search, of what this service can do. */
+async function offerRefiners() {
+  const { refiners } = await api.refiners();
+  for (const id of ["expand", "rerank"]) {
+    const offered = refiners.filter(({ stage, available }) => stage === id && available);
+    const options = offered.map(({ label, name, summary }) => Object.assign(new Option(label, name), { title: summary }));
+    element(id).replaceChildren(new Option("none", ""), ...options);
   }
 }
 

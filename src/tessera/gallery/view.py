@@ -1,0 +1,40 @@
+"""What one search sees: the catalogue at one moment, and the index that shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.gallery.catalog.snapshot import Ids, Snapshot
+from tessera.gallery.engines.engine import Index
+
+
+@dataclass(frozen=True)
+class View:
+    """Pinned by `Store.pin` for the length of a search, whatever others write meanwhile.
+
+    generation: of the index; older than the snapshot where a service answers before it has caught up. fingerprint: of
+    the model whose descriptors both hold, dim numbers each.
+    """
+
+    snapshot: Snapshot
+    index: Index
+    generation: int
+    fingerprint: str
+    dim: int
+
+    @property
+    def is_current(self) -> bool:
+        """Whether every id that the index holds should be in the snapshot."""
+        return self.generation == self.snapshot.generation
+
+    def descriptors(self, ids: Ids) -> npt.NDArray[np.float32]:
+        """Stored descriptors K D; zeros for an image that was removed a moment ago."""
+        found = self.snapshot.descriptors(ids.tolist())
+        rows = np.zeros((len(ids), self.dim), np.float32)
+        for row, image_id in enumerate(ids.tolist()):
+            if image_id in found:
+                rows[row] = found[image_id]
+        return rows
