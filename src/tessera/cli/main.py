@@ -13,11 +13,13 @@ from tessera.cli import (
     bench,
     check,
     convert,
+    duplicates,
     embed,
     evaluate,
     explain,
     export,
     export_descriptors,
+    group,
     index,
     migrate,
     models,
@@ -66,6 +68,8 @@ app.command("remove", epilog=remove.EXAMPLE)(remove.remove)
 app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
 app.command("check", epilog=check.EXAMPLE)(check.check)
 app.command("export-descriptors", epilog=export_descriptors.EXAMPLE)(export_descriptors.export_descriptors)
+app.command("duplicates", epilog=duplicates.EXAMPLE)(duplicates.duplicates)
+app.command("group", epilog=group.EXAMPLE)(group.group)
 app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
 app.command("migrate", epilog=migrate.EXAMPLE)(migrate.migrate)
 app.command("explain", epilog=explain.EXAMPLE)(explain.explain)

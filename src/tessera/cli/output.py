@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+from tessera.errors import printable
+from tessera.storage import write_atomically
 
 
 def print_json(answer: Any) -> None:
@@ -41,7 +48,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, cut: st
 
 
 @contextlib.contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int, int], None] | None]:
+def progress_bar(label: str, unit: str = "images") -> Iterator[Callable[[int, int, int], None] | None]:
     """Yield what draws a bar, told how many are done, of how many, and how many failed; None when nobody watches."""
     if not sys.stderr.isatty():
         yield None
@@ -62,10 +69,32 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int, int], None] | None]
 
         def draw(done: int, total: int, failed: int) -> None:
             speed = bar.tasks[0].speed
-            rate = f"{speed:.1f} images/s" if speed else ""
+            rate = f"{speed:.1f} {unit}/s" if speed else ""
             bar.update(task, completed=done, total=total, rate=rate, failures=f"{failed} not read" if failed else "")
 
         yield draw
+
+
+def link_to(path: str) -> str:
+    """A path for a terminal, relative to here where that is shorter, as a hyperlink where the terminal has them."""
+    absolute = os.path.abspath(path)  # noqa: PTH100 - links stay
+    relative = os.path.relpath(absolute)
+    shown = printable(relative if len(relative) < len(absolute) else absolute)
+    if not sys.stdout.isatty() or os.environ.get("TERM") in (None, "dumb", "linux"):
+        return shown
+    return f"\x1b]8;;{Path(absolute).as_uri()}\x1b\\{shown}\x1b]8;;\x1b\\"
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table in a file, or on stdout for `-`; a path that is no UTF-8 is spelt out."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(header)
+    table.writerows([printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    if str(path) == "-":
+        print(text.getvalue(), end="")
+    else:
+        write_atomically(path, text.getvalue().encode("utf-8"))
 
 
 def counted(count: int, noun: str) -> str:

@@ -9,7 +9,6 @@ from PIL import Image
 from tessera.data.images import Pixels
 
 SIDE = 16
-NUM_SYMMETRIES = 8
 
 
 def make_signature(pixels: Pixels) -> bytes:

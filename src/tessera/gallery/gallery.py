@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,10 @@ from tessera.gallery.search.options import SearchOptions
 from tessera.gallery.search.query import Query, QueryPicture
 from tessera.gallery.search.searcher import Searcher
 from tessera.gallery.store import LOCAL_NAME, Store, absolute_engine
+
+if TYPE_CHECKING:
+    from tessera.gallery.organise.duplicates import CopyGroup
+    from tessera.gallery.organise.groups import PhotoGroup
 
 __all__ = [
     "CheckReport",
@@ -202,6 +206,60 @@ class Gallery:
                 removed = batch.remove(sorted(ids))
             self._store.engine.refresh(self._catalog, writing=True)
         return removed
+
+    def ignore(self, path: str | os.PathLike[str]) -> None:
+        """Let `index` pass over a folder, or a picture, until it is named itself."""
+        with self._store.write(), self._catalog.write() as batch:
+            batch.ignore(to_blob(path), None)
+
+    def unignore(self, path: str | os.PathLike[str]) -> None:
+        """Let `index` take a folder or a picture again."""
+        with self._store.write(), self._catalog.write() as batch:
+            batch.unignore(to_blob(path))
+
+    def duplicates(
+        self, *, where: Where | None = None, progress: Callable[[int, int], None] = lambda *_: None
+    ) -> list[CopyGroup]:
+        """Exact and near copies (resized, recompressed, cropped, turned, framed, written on), in groups.
+
+        Of each group, which picture to keep and why. where: only among images that meet these conditions.
+        """
+        from tessera.gallery.organise.duplicates import find_duplicates
+
+        with self._store.write():
+            return find_duplicates(self._store, self._matching(where), progress)
+
+    def groups(self, *, renew: bool = True, progress: Callable[[int, int], None] = lambda *_: None) -> list[PhotoGroup]:
+        """Photos of the same place or thing, in groups with a cover each, the largest first.
+
+        Only pairs that were never compared are compared now. The groups are kept: `record(id).group_id` says which
+        group an image is in. renew False: the groups as they were found last.
+        """
+        from tessera.gallery.organise.groups import find_groups, read_groups
+
+        if not renew:
+            return read_groups(self._store)
+        with self._store.write():
+            return find_groups(self._store, progress)
+
+    def explain(self, query: Query, image_id: int, *, box: Box | None = None) -> Any:
+        """Why an image of the gallery resembles a query: which tokens look where, and what each pair of them added."""
+        from tessera.explain.explanation import explain_image, pair_up
+
+        with self._catalog.read() as snapshot:
+            extractor = self._store.open_extractor(snapshot)
+            pictures = [QueryPicture(query, box), QueryPicture(image_id)]
+            for picture in pictures:
+                picture.locate(snapshot)
+        return pair_up(*(explain_image(extractor, picture.pixels(extractor.size)) for picture in pictures))
+
+    def _matching(self, where: Where | None) -> list[int] | None:
+        """The ids of the images that meet conditions; None where there are none, which is all."""
+        conditions = parse_where(where)
+        if not conditions:
+            return None
+        with self._catalog.read() as snapshot:
+            return [int(image_id) for image_id in snapshot.matching_ids(conditions)]
 
     def stats(self) -> dict[str, Any]:
         """How many images, of which model, searched how, and what it all takes."""

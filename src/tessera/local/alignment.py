@@ -23,6 +23,7 @@ _LEAST_BLOCKS = 8
 _LEAST_CONTRAST = 3.0  # of 255: a block with less has no structure to compare
 _LEAST_OVERLAP = 0.6
 _LEAST_CORRELATION = 0.95
+_WORTH_REFINING = 0.6
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def compare_aligned(first: Pixels, second: Pixels, transformation: Transformatio
     """How far two pictures agree where they overlap. The frame is that of the picture that shows less."""
     if not np.isfinite(transformation).all() or abs(np.linalg.det(transformation)) < 1e-6:
         return NOTHING
-    inverse = np.linalg.inv(transformation)
+    inverse = np.asarray(np.linalg.inv(transformation), np.float64)
     if _covered(transformation) >= _covered(inverse):
         return _compare(first, second, transformation)
     return _compare(second, first, inverse)
@@ -83,7 +84,6 @@ def _covered(transformation: Transformation) -> float:
 
 def _compare(frame: Pixels, other: Pixels, transformation: Transformation) -> Agreement:
     """In the frame's square, at the resolution of the coarser of the two: what one of them lost proves nothing."""
-    import cv2
 
     height, width = frame.shape[:2]
     spans = _spans(transformation, (other.shape[1], other.shape[0]))  # what the frame's sides measure in the other
@@ -96,25 +96,35 @@ def _compare(frame: Pixels, other: Pixels, transformation: Transformation) -> Ag
     to_other = np.diag([*small, 1.0]) @ transformation @ np.diag([1 / width, 1 / height, 1.0])
     half = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])  # pixels lie at their centres
     base, moving = _grey(frame, (width, height)), _grey(other, small)
-    matrix = _refined(base, moving, np.linalg.inv(half) @ to_other @ half)
-    options = {"flags": cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP, "borderMode": cv2.BORDER_REPLICATE}
-    warped = cv2.warpAffine(moving, matrix, (width, height), **options)
-    inside = cv2.warpAffine(
-        np.ones_like(moving), matrix, (width, height), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    )
+    matrix = np.linalg.inv(half) @ to_other @ half
+    plain = (matrix[:2] / matrix[2, 2]).astype(np.float32)
+    agreement = _agree(base, moving, plain)
+    if agreement.is_copy or agreement.correlation < _WORTH_REFINING:
+        return agreement
+    return max(agreement, _agree(base, moving, _refined(base, moving, plain)), key=lambda found: found.correlation)
+
+
+def _agree(base: Any, moving: Any, matrix: Any) -> Agreement:
+    import cv2
+
+    size, backwards = base.shape[::-1], cv2.WARP_INVERSE_MAP
+    warped = cv2.warpAffine(moving, matrix, size, flags=cv2.INTER_CUBIC | backwards, borderMode=cv2.BORDER_REPLICATE)
+    inside = cv2.warpAffine(np.ones_like(moving), matrix, size, flags=cv2.INTER_LINEAR | backwards)
     return _correlate_blocks(base, warped, inside > 0.99)
 
 
-def _refined(base: Any, moving: Any, matrix: Transformation) -> Any:
-    """The affine map, 2 3, that brings the pixels together best; features are right to half a pixel only."""
+def _refined(base: Any, moving: Any, matrix: Any) -> Any:
+    """The affine map, 2 3, that brings the pixels together best: features are right to half a pixel only.
+
+    It is not always the better one: a caption or a frame pulls at it.
+    """
     import cv2
 
-    start = (matrix[:2] / matrix[2, 2]).astype(np.float32)
     criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 30, 1e-5)
     try:
-        return cv2.findTransformECC(base, moving, start.copy(), cv2.MOTION_AFFINE, criteria, None, 3)[1]
+        return cv2.findTransformECC(base, moving, matrix.copy(), cv2.MOTION_AFFINE, criteria, None, 3)[1]
     except cv2.error:  # it does not converge: they are not alike, or there is nothing to see
-        return start
+        return matrix
 
 
 def _spans(transformation: Transformation, size: tuple[int, int]) -> tuple[float, float]:

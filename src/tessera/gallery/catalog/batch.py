@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -124,6 +124,15 @@ class Batch(Snapshot):
         self._connection.execute(
             "DELETE FROM pairs WHERE first NOT IN (SELECT hash FROM contents) "
             "OR second NOT IN (SELECT hash FROM contents)"
+        )
+
+    def set_groups(self, groups: Mapping[int, Sequence[int]]) -> None:
+        """Keep these groups of images, the cover first, in place of all that were."""
+        self.changed = True
+        self._connection.execute("UPDATE images SET group_id = NULL, group_rank = NULL WHERE group_id IS NOT NULL")
+        self._connection.executemany(
+            "UPDATE images SET group_id = ?, group_rank = ? WHERE id = ?",
+            ((number, rank, image_id) for number, ids in groups.items() for rank, image_id in enumerate(ids)),
         )
 
     def set_metadata(self, image_id: int, metadata: str) -> None:

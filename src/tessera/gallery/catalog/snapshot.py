@@ -220,6 +220,15 @@ class Snapshot:
         rows = self._connection.execute("SELECT first, second, score FROM pairs WHERE kind = ?", (kind,))
         return {(first.hex(), second.hex()): score for first, second, score in rows}
 
+    def groups(self) -> dict[int, list[int]]:
+        """The ids of each group's images, the cover first."""
+        found: dict[int, list[int]] = {}
+        for group_id, image_id in self._connection.execute(
+            "SELECT group_id, id FROM images WHERE group_id IS NOT NULL ORDER BY group_id, group_rank, id"
+        ):
+            found.setdefault(group_id, []).append(image_id)
+        return found
+
     def stream_under(self, root: bytes, *, searchable: bool = False) -> Iterator[tuple[int, bytes]]:
         """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file.
 

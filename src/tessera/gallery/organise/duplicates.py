@@ -8,7 +8,7 @@ agree on. Pairs that were compared are remembered by their contents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.data.images import Pixels, load_photo
-from tessera.data.signature import NUM_SYMMETRIES, SIDE, make_signature, symmetry
+from tessera.data.signature import SIDE, make_signature, symmetry
 from tessera.errors import ImageError
 from tessera.gallery.catalog.snapshot import Record
 from tessera.gallery.organise.components import connected_components
@@ -32,6 +32,7 @@ PAIR_KIND = "copy"
 _NEIGHBOURS = 8
 _LEAST_COSINE = 0.6  # of descriptors
 _LEAST_LIKENESS = 0.85  # of signatures
+_LAID_DOWN = {0: 0, 1: 3, 2: 2, 4: 4}  # symmetries that people make, with their inverses: as it is, turned, mirrored
 _GEOMETRY = VerificationConfig(
     min_similarity=0.85, model="affinity", threshold_px=3.0, min_inliers=8, max_zoom=6.0, max_stretch=1.5
 )
@@ -40,7 +41,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Copy:
-    """A picture that shows what the kept one shows. exact: byte for byte; agreement: share of blocks that agree."""
+    """A picture that shows what the kept one shows. exact: byte for byte; agreement: correlation of their pixels."""
 
     record: Record
     exact: bool
@@ -78,7 +79,7 @@ def find_duplicates(
 
     Writes down which pairs were compared; the caller is the one writer.
     """
-    records = _records(store, ids)
+    records = read_records(store, ids)
     by_content: dict[str, list[Record]] = {}
     for record in records:
         by_content.setdefault(str(record.content_hash), []).append(record)
@@ -93,15 +94,20 @@ def find_duplicates(
     found = _compare(PairReader(first_of), lacking, symmetries, image_ids, progress)
     _remember(store, {(contents[a], contents[b]): score for (a, b), score in found.items()})
     edges = {pair: score for pair, score in {**agreed, **found}.items() if score > 0}
+    best: dict[int, float] = {}
+    for pair, score in edges.items():
+        for row in pair:
+            best[row] = max(score, best.get(row, 0.0))
     groups = [
-        _group([by_content[contents[row]] for row in rows], rows, edges)
+        _group({row: by_content[contents[row]] for row in rows}, best)
         for rows in connected_components(len(contents), edges)
         if len(rows) > 1 or len(by_content[contents[rows[0]]]) > 1
     ]
     return sorted(groups, key=lambda group: (-len(group.copies), group.keep.path))
 
 
-def _records(store: Store, ids: Sequence[int] | None) -> list[Record]:
+def read_records(store: Store, ids: Sequence[int] | None) -> list[Record]:
+    """These images, or all that can be searched, by their ids."""
     with store.catalog.read() as snapshot:
         chosen = np.concatenate([*snapshot.stream_ids(), np.empty(0, np.int64)]) if ids is None else np.asarray(ids)
         found = snapshot.records([int(image_id) for image_id in chosen])
@@ -112,13 +118,21 @@ def _candidates(store: Store, records: Sequence[Record]) -> tuple[list[tuple[int
     """Pairs of places in `records` that may be copies, and of those that signatures found, by which symmetry."""
     if len(records) < 2:
         return [], {}
-    with store.catalog.read() as snapshot:
-        descriptors = snapshot.descriptors([record.id for record in records])
-    vectors = np.stack([descriptors[record.id] for record in records])
-    near = neighbour_pairs(vectors, _NEIGHBOURS, _LEAST_COSINE)
+    near = neighbour_pairs(stored_descriptors(store, records), _NEIGHBOURS, _LEAST_COSINE)
     symmetries = _turned_pairs(_signatures(store, records))
     pairs = {(int(a), int(b)) for a, b in zip(near.queries, near.rows, strict=True)} | symmetries.keys()
     return sorted(pairs), symmetries
+
+
+def stored_descriptors(store: Store, records: Sequence[Record]) -> npt.NDArray[np.float16]:
+    """N D of these images, in half precision: at 100,000 every other form is felt."""
+    rows = {record.id: row for row, record in enumerate(records)}
+    with store.catalog.read() as snapshot:
+        vectors = np.zeros((len(records), int(snapshot.setting("dim"))), np.float16)
+        for ids, part in snapshot.stream_descriptors():
+            wanted = [(place, rows[i]) for place, i in enumerate(ids.tolist()) if i in rows]
+            vectors[[row for _, row in wanted]] = part[[place for place, _ in wanted]]
+    return vectors
 
 
 def _signatures(store: Store, records: Sequence[Record]) -> npt.NDArray[np.float32]:
@@ -145,17 +159,18 @@ def _signatures(store: Store, records: Sequence[Record]) -> npt.NDArray[np.float
 
 
 def _turned_pairs(squares: npt.NDArray[np.float32]) -> dict[tuple[int, int], int]:
-    """Pairs of rows whose signatures are alike when the first is laid down in one of eight ways, and which way."""
+    """Pairs of rows whose signatures are alike when the first is turned or mirrored, and by which symmetry."""
     count = len(squares)
     search = NeighbourSearch(squares.reshape(count, -1))
     best: dict[tuple[int, int], tuple[float, int]] = {}
-    for number in range(NUM_SYMMETRIES):
+    for number, inverse in _LAID_DOWN.items():
         turned = np.ascontiguousarray(symmetry(squares, number)).reshape(count, -1)
         found = search.search(turned, _NEIGHBOURS + 1, _LEAST_LIKENESS)
         for a, b, score in zip(found.queries.tolist(), found.rows.tolist(), found.scores.tolist(), strict=True):
-            if a < b and score > best.get((a, b), (0.0, 0))[0]:
-                best[a, b] = score, number
-    return {pair: number for pair, (_, number) in best.items()}
+            pair, way = ((a, b), number) if a < b else ((b, a), inverse)
+            if a != b and score > best.get(pair, (0.0, 0))[0]:
+                best[pair] = score, way
+    return {pair: way for pair, (_, way) in best.items()}
 
 
 def _compare(
@@ -207,25 +222,15 @@ def _remember(store: Store, scores: dict[tuple[str, str], float]) -> None:
             batch.add_compared_pairs(PAIR_KIND, scores)
 
 
-def _group(members: Sequence[Sequence[Record]], rows: Sequence[int], edges: dict[tuple[int, int], float]) -> CopyGroup:
-    """One group: members are the pictures of each content, rows their places in `edges`."""
-    everyone = [record for same in members for record in same]
-    keep, reason = choose_original(everyone)
-    best = {
-        row: max((score for pair, score in edges.items() if row in pair and set(pair) <= set(rows)), default=1.0)
-        for row in rows
-    }
-    copies = tuple(
-        Copy(
-            record,
-            record.content_hash == keep.content_hash,
-            1.0 if record.content_hash == keep.content_hash else best[row],
-        )
-        for row, same in zip(rows, members, strict=True)
-        for record in same
-        if record is not keep
-    )
-    return CopyGroup(keep, reason, copies)
+def _group(members: Mapping[int, Sequence[Record]], agreement: Mapping[int, float]) -> CopyGroup:
+    """One group of the pictures of each content, by row. agreement: how far each row agrees with another of them."""
+    keep, reason = choose_original(record for same in members.values() for record in same)
+    copies = []
+    for row, same in members.items():
+        is_exact = same[0].content_hash == keep.content_hash
+        score = 1.0 if is_exact else agreement[row]
+        copies += [Copy(record, is_exact, score) for record in same if record is not keep]
+    return CopyGroup(keep, reason, tuple(copies))
 
 
 def choose_original(records: Iterable[Record]) -> tuple[Record, str]:
