@@ -216,7 +216,8 @@ def test_a_mistyped_codec_or_engine_leaves_the_gallery_as_it_was(
 def test_filters_cannot_reach_into_the_catalogue(run: Run, indexed: Path, photo_folder: Path) -> None:
     for condition in ("x'); DROP TABLE images; --=1", "label=1' OR '1'='1", "path=x", "id>=0"):
         answer = run("search", photo_folder / "photo0.png", "--where", condition, "--json")
-        assert (answer.returncode, json.loads(answer.stdout)["results"]) == (0, [])
+        assert (answer.returncode, answer.stdout) == (2, "")
+        assert "is not known" in answer.stderr
     for condition in ("nokey", "=5", 'a"b=1', "a\\b=1"):
         assert run("search", photo_folder / "photo0.png", "--where", condition).returncode == 2
 
@@ -246,7 +247,7 @@ def test_another_model_is_refused_with_the_way_out(
         (["--model", "lit"], "model 'lit' is not known. Did you mean 'lite'?"),
         (["--model", "token-r50"], "'token-r50' is a network, and no weights of it are packaged"),
         (["--model", "bundles/gone"], "There is no bundle at bundles/gone"),
-        (["--engine", "milvus:http://localhost:19530"], "tessera-retrieval[milvus]"),
+        (["--engine", "milvus:http://localhost:19530"], "[milvus]'"),
     ],
 )
 def test_what_a_new_gallery_cannot_have_does_not_become_its_own(
@@ -283,12 +284,14 @@ def test_describing_anew_is_told(run: Run, indexed: Path, other_bundle: Path) ->
 def test_a_mistyped_key_of_a_filter_is_named(run: Run, indexed: Path, photo_folder: Path) -> None:
     query = photo_folder / "photo2.png"
     none = run("search", query, "--where", "city=Pisa", "--json")
-    assert (none.returncode, json.loads(none.stdout)["results"]) == (0, [])
-    assert "no image of the gallery has metadata" in none.stderr
+    assert (none.returncode, none.stdout) == (2, "")
+    assert "metadata key 'city' is not known" in none.stderr
     (photo_folder / "places.csv").write_text("path,city\nphoto2.png,Pisa\n")
     assert run("index", photo_folder / "places.csv").returncode == 0
     assert "Did you mean 'city'?" in run("search", query, "--where", "ciyt=Pisa").stderr
-    assert "meets the conditions" in run("search", query, "--where", "city=Rome").stderr
+    empty = run("search", query, "--where", "city=Rome", "--json")
+    assert (empty.returncode, json.loads(empty.stdout)["results"]) == (0, [])
+    assert "meets the conditions" in empty.stderr
 
 
 def test_a_gallery_where_nothing_may_be_written_is_searched(
@@ -306,7 +309,7 @@ def test_a_gallery_where_nothing_may_be_written_is_searched(
         for item in (indexed, *indexed.rglob("*")):
             item.chmod(0o755)
     assert searched.returncode == 0, searched.stderr
-    assert str(query) in searched.stdout
+    assert os.path.relpath(query, tmp_path) in searched.stdout
     assert checked.returncode == 0 and "is sound: 8 images" in checked.stdout
     assert indexing.returncode == 1 and "Permission denied" in indexing.stderr
 

@@ -42,6 +42,5 @@ def group(
         print(f"group {found.id}: {counted(len(found.images), 'image')}")
         for record in found.images:
             print(f"  {link_to(record.path)}")
-    say(
-        f"{sum(len(found.images) for found in groups)} of {counted(images, 'image')} in {counted(len(groups), 'group')}"
-    )
+    grouped = sum(len(found.images) for found in groups)
+    say(f"{grouped} of {counted(images, 'image')} in {counted(len(groups), 'group')}")

@@ -47,6 +47,17 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, cut: st
     Console().print(table)
 
 
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows whose last cell is never wrapped, so that it can be copied; for a pipe, cut by tabs and without a header."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(row))
+        return
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header) - 1)]
+    for row in (header, *rows):
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+
+
 @contextlib.contextmanager
 def progress_bar(label: str, unit: str = "images") -> Iterator[Callable[[int, int, int], None] | None]:
     """Yield what draws a bar, told how many are done, of how many, and how many failed; None when nobody watches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tessera.data.boxes import Box
 from tessera.data.images import DEFAULT_LIMITS, Limits
-from tessera.errors import GalleryError, UsageError
+from tessera.errors import GalleryError, TesseraError, UsageError
 from tessera.gallery.catalog.batch import Batch, encode_metadata
 from tessera.gallery.catalog.catalog import CATALOG_NAME
 from tessera.gallery.catalog.filters import Where, parse_where
@@ -32,6 +32,7 @@ from tessera.gallery.search.local_features import LocalFeatureIndex
 from tessera.gallery.search.options import SearchOptions
 from tessera.gallery.search.query import Query, QueryPicture
 from tessera.gallery.search.searcher import Searcher
+from tessera.gallery.search.stream import stream_answers
 from tessera.gallery.store import LOCAL_NAME, Store, absolute_engine
 
 if TYPE_CHECKING:
@@ -169,6 +170,26 @@ class Gallery:
         """
         asked = [QueryPicture(query) for query in queries]
         return self._searcher.search(asked, SearchOptions(k, parse_where(where))) if asked else []
+
+    def search_stream(
+        self,
+        queries: Iterable[tuple[str, Query | TesseraError]],
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        expand: str | None = None,
+        augment: bool = False,
+        rerank: str | None = None,
+    ) -> Iterator[tuple[str, Query | TesseraError, SearchResult | TesseraError]]:
+        """Search for any number of queries, each with a name, as fast as the network describes them.
+
+        Queries are read only a little ahead. Gives, in order, each name, the query and its answer, or the error that
+        says why there is none; the others go on.
+        """
+        options = SearchOptions(k, parse_where(where), expand, augment, rerank)
+        with self._catalog.read() as snapshot:
+            extractor = self._store.open_extractor(snapshot)
+        yield from stream_answers(queries, extractor, lambda asked: self._searcher.search(asked, options))
 
     def describe(self, query: Query, *, box: Box | None = None) -> npt.NDArray[np.float32]:
         """The descriptor, D, that `search` would use."""

@@ -59,6 +59,12 @@ class SearchResult(Sequence[Hit]):
     def __repr__(self) -> str:
         return f"SearchResult({self.hits!r})"
 
+    def _repr_html_(self) -> str:
+        """A strip of pictures, for a notebook."""
+        from tessera.explain.sheet import hits_html
+
+        return hits_html(self)
+
     def to_json(self) -> dict[str, Any]:
         answer: dict[str, Any] = {"results": [hit.to_json() for hit in self.hits], "timing_ms": self.timing_ms}
         if self.notes:

@@ -21,6 +21,7 @@ _SIDE = 192
 _BLOCK = 8
 _LEAST_BLOCKS = 8
 _LEAST_CONTRAST = 3.0  # of 255: a block with less has no structure to compare
+_NOISE = 1.0  # variance that compression adds to what both show
 _LEAST_OVERLAP = 0.6
 _LEAST_CORRELATION = 0.95
 _WORTH_REFINING = 0.6
@@ -151,7 +152,7 @@ def _correlate_blocks(first: Any, second: Any, inside: Any) -> Agreement:
     contrast = np.maximum(*deviations)
     # Compression is noise of some levels, which drowns what has little structure: the better half of the blocks counts.
     structured = contrast >= max(_LEAST_CONTRAST, float(np.median(contrast)) if len(contrast) else 0.0)
-    correlation = (a * b).mean(axis=1) / np.maximum(deviations[0] * deviations[1], 1e-9)
+    correlation = (a * b).mean(axis=1) / np.maximum(deviations[0] * deviations[1] - _NOISE, _NOISE)
     count = int(structured.sum())
     return Agreement(float(np.median(correlation[structured])) if count else 0.0, float(compared.mean()), count)
 

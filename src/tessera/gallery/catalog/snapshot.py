@@ -258,6 +258,13 @@ class Snapshot:
                 values[value] = times
         return found
 
+    def metadata_keys(self) -> list[str]:
+        """Every key of metadata that an image has, of its file or of a caller."""
+        rows = self._connection.execute(
+            "SELECT DISTINCT key FROM images, json_each(json_patch(coalesce(facts, '{}'), metadata)) ORDER BY key"
+        )
+        return [row[0] for row in rows]
+
     def _select_records(self, where: str, parameters: Sequence[Any]) -> Iterator[Record]:
         rows = self._connection.execute(
             "SELECT images.id, path, size, mtime_ns, state, error, facts, metadata, width, height, hash, group_id "

@@ -80,10 +80,8 @@ def read_groups(store: Store) -> list[PhotoGroup]:
     with store.catalog.read() as snapshot:
         kept = snapshot.groups()
         records = snapshot.records([image_id for ids in kept.values() for image_id in ids])
-    groups = [PhotoGroup(number, tuple(records[i] for i in ids if i in records)) for number, ids in kept.items()]
-    return sorted(
-        (group for group in groups if len(group.images) > 1), key=lambda group: (-len(group.images), group.id)
-    )
+    groups = [PhotoGroup(number, tuple(records[i] for i in ids)) for number, ids in kept.items() if len(ids) > 1]
+    return sorted(groups, key=lambda group: (-len(group.images), group.id))
 
 
 def _matches(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import UsageError
-from tessera.gallery.catalog.filters import AnyCondition
+from tessera.errors import UsageError, unknown_name
+from tessera.gallery.catalog.filters import BUILT_IN_KEYS, AnyCondition, Near
 from tessera.gallery.catalog.snapshot import Ids, Record
 from tessera.gallery.results import Hit, SearchResult
 from tessera.gallery.search.local_features import LocalFeatureIndex
@@ -59,12 +59,13 @@ class Searcher:
         results = []
         for query, scores, ids in zip(queries, found.scores, found.ids, strict=True):
             hits = _hits(scores, ids, found.records)
-            notes: list[str] = []
+            notes = list(query.notes)
             reranking = time.perf_counter()
             if options.local_reranker is not None:
-                hits, notes = self._local.rerank(
+                hits, remarks = self._local.rerank(
                     options.local_reranker, query, hits, found.records, found.source, options.timeout_s
                 )
+                notes += remarks
             finished = time.perf_counter()
             spent = {**timing, "total": found.described_s + timing["search"] + finished - reranking}
             if options.local_reranker is not None:
@@ -145,6 +146,8 @@ class Searcher:
             if key in self._filtered:
                 return self._filtered[key]
         ids = view.snapshot.matching_ids(conditions)
+        if not len(ids):
+            _refuse_unknown_keys(conditions, view.snapshot.metadata_keys())
         with self._lock:
             while len(self._filtered) >= _FILTERS_KEPT:
                 self._filtered.pop(next(iter(self._filtered)))
@@ -152,10 +155,20 @@ class Searcher:
         return ids
 
 
+def _refuse_unknown_keys(conditions: Sequence[AnyCondition], keys: Sequence[str]) -> None:
+    """A filter that nothing meets because no image has its key was mistyped, rather than meant."""
+    for condition in conditions:
+        if isinstance(condition, Near):
+            if not {"latitude", "longitude"} <= set(keys):
+                raise UsageError("No image of the gallery says where it was taken, so none is near any place.")
+        elif condition.key not in (*keys, *BUILT_IN_KEYS):
+            raise UsageError(unknown_name("metadata key", condition.key, [*keys, *BUILT_IN_KEYS]))
+
+
 def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
     """Hits of one query; an image that was removed a moment ago is left out."""
     kept = [(float(score), records[i]) for score, i in zip(scores, ids.tolist(), strict=True) if i in records]
     return [
-        Hit(rank, record.id, record.path, score, record.metadata, width=record.width, height=record.height)
+        Hit(rank, record.id, record.path, min(score, 1.0), record.metadata, width=record.width, height=record.height)
         for rank, (score, record) in enumerate(kept)
     ]
