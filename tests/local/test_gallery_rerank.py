@@ -76,7 +76,7 @@ def test_stored_features_are_used_and_go_with_their_images(gallery, pictures, mo
 
 
 def test_local_features_are_made_of_what_is_named(gallery, pictures):
-    report = gallery.index(pictures[0], local="sift")
+    report = gallery.index(pictures[0] / "scene0.png", local="sift")
     assert report.local["made"] == report.local["images"] == 1
     assert gallery.stats()["local_bytes"] > report.local["bytes"] > 0
     assert gallery.index(local="sift").local["images"] == 6
