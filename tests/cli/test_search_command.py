@@ -201,3 +201,21 @@ def test_results_show_themselves_in_a_notebook(indexed: Path, photo_folder: Path
         strip = gallery.search(photo_folder / "photo0.png", 3)._repr_html_()
     assert strip.count("<img") == 3
     assert "photo0.png" in strip
+
+
+def test_videos_are_indexed_by_scene_and_hits_carry_the_time(
+    run: Run, tmp_path: Path, photo_folder: Path, film: Path
+) -> None:
+    folder = tmp_path / "films"
+    folder.mkdir()
+    film.rename(folder / "film.avi")
+    (folder / "bad.mp4").write_bytes(b"no video" * 100)
+    answer = run("index", folder, "--video", "--json")
+    report = json.loads(answer.stdout)
+    assert (report["added"], report["passed_over"]) == (2, 1)
+    assert "bad.mp4 could not be decoded as a video" in answer.stderr
+    hit = json.loads(run("search", photo_folder / "inner" / "photo3.png", "--json").stdout)["results"][0]
+    assert hit["metadata"] == {"video": str(folder / "film.avi"), "time": "2"}
+    again = json.loads(run("index", folder, "--video", "--json").stdout)
+    assert (again["added"], again["unchanged"]) == (0, 2)
+    assert json.loads(run("search", photo_folder / "photo0.png", "--where", "time<1", "--json").stdout)["results"]

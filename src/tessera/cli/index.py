@@ -67,6 +67,9 @@ def index(
             help="Store local features too, for --rerank: sift, xfeat, disk, hesaff-rsift, dsm, a bundle or a system.",
         ),
     ] = None,
+    video: Annotated[
+        bool, typer.Option("--video", help="Take videos, too: one frame a scene; hits carry the time.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Index pictures. Run it again at any time: it goes on where it stopped and skips what has not changed.
@@ -92,7 +95,7 @@ def index(
                     bar(at.done, at.total, at.failed)
 
             report = opened.index(
-                *(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local
+                *(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local, video=video
             )
     except KeyboardInterrupt:
         say("what was stored stays; the same command goes on from there")

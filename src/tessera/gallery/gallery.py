@@ -104,6 +104,7 @@ class Gallery:
         progress: ProgressCallback | None = None,
         ray: str | None = None,
         local: str | None = None,
+        video: bool = False,
     ) -> IndexReport:
         """Add folders, globs, CSV or text lists and single pictures; resumes, and skips what it has.
 
@@ -111,6 +112,7 @@ class Gallery:
         is another, every descriptor. metadata: given to each picture that a CSV says nothing of. ray: describe on the
         Ray cluster at this address ("local": on this machine's cores). local: store local features for re-ranking too,
         by an extractor's name, a local bundle, a system, or `dsm`; of the sources, or with none of the whole gallery.
+        video: take one frame a scene of videos, too; their metadata say which video it was, and the time in seconds.
         """
         if not sources and not rebuild and local is None:
             raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
@@ -118,6 +120,12 @@ class Gallery:
         found = [resolve_source(source) for source in sources]
         given = None if metadata is None else encode_metadata(metadata)
         with self._store.write():
+            unreadable: list[Problem] = []
+            if video:
+                from tessera.gallery.ingest.videos import list_frames, without_videos
+
+                lists = list_frames(self.path, found, lambda path, reason: unreadable.append(Problem(path, reason)))
+                found = [*without_videos(found), *(resolve_source(path) for path in lists)]
             run = IndexRun(self._catalog, self.describer, progress=progress, ray=ray)
             differing = Plan()
             try:
@@ -134,6 +142,9 @@ class Gallery:
             self._store.engine.refresh(self._catalog, writing=True)
             if local is not None:
                 report.local = self._local.index(local, progress, [source.root for source in found])
+        for problem in unreadable:
+            report.passed_over += 1
+            report.add_problem(problem.path, problem.reason)
         report.images = len(self)
         report.seconds = time.perf_counter() - started
         return report

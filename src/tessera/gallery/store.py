@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
 _MAKING_S, _BETWEEN_TRIES_S = 2.0, 0.02  # whoever opens a gallery while another process makes it waits so long
 LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
-_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", LOCAL_NAME)
+_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", "frames", LOCAL_NAME)
 
 
 class Store:

@@ -23,7 +23,7 @@ _LEAST_BLOCKS = 8
 _LEAST_CONTRAST = 3.0  # of 255: a block with less has no structure to compare
 _NOISE = 1.0  # variance that compression adds to what both show
 _LEAST_OVERLAP = 0.6
-# Twelve kinds of copies reach 0.968 and 0.931, or 0.984 alone; two shots of one facade, a second apart, 0.966 and 0.904.
+# Twelve kinds of copies reach 0.968 and 0.931, or 0.984 alone; two shots of one facade a second apart 0.966 and 0.904.
 _LEAST_CORRELATION, _LEAST_LOWER, _SAME = 0.955, 0.92, 0.98
 _WORTH_REFINING = 0.6
 
@@ -160,7 +160,7 @@ def _correlate_blocks(first: Any, second: Any, inside: Any) -> Agreement:
     if not count:
         return NOTHING
     lower, median = np.percentile(correlation[structured], (20, 50))
-    return Agreement(float(median), float(lower), float(compared.mean()), count)
+    return Agreement(min(1.0, float(median)), min(1.0, float(lower)), float(compared.mean()), count)
 
 
 def _grey(image: Pixels, size: tuple[int, int]) -> Any:

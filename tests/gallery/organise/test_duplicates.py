@@ -57,7 +57,8 @@ def copies(gallery: tessera.Gallery, altered: Path, tmp_path: Path) -> tuple[tes
     shutil.copy2(altered / "original" / f"{PHOTOS[0]}.jpg", folder / "a.jpg")
     shutil.copy2(altered / "original" / f"{PHOTOS[1]}.jpg", folder / "b.jpg")
     shutil.copy2(folder / "a.jpg", folder / "sub" / "exact.jpg")
-    os.utime(folder / "sub" / "exact.jpg", (2_000_000_000, 2_000_000_000))
+    os.utime(folder / "a.jpg", (1_400_000_000, 1_400_000_000))
+    os.utime(folder / "sub" / "exact.jpg", (1_500_000_000, 1_500_000_000))
     shutil.copy2(altered / "half" / f"{PHOTOS[0]}.jpg", folder / "sub" / "half.jpg")
     gallery.index(folder, metadata={"owner": "me"})
     return gallery, folder
@@ -82,7 +83,9 @@ def test_what_is_kept_and_why(copies: tuple[tessera.Gallery, Path]) -> None:
         ("exact.jpg", True),
         ("half.jpg", False),
     }
-    assert gallery.duplicates(where="folder=sub") == []
+    (below,) = gallery.duplicates(where="folder=sub")
+    assert below.keep.path == str(folder / "sub" / "exact.jpg")
+    assert below.reason == "it is the largest"
 
 
 def test_pairs_are_compared_once(copies: tuple[tessera.Gallery, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tessera.gallery.store import Store
 
 PAIR_KIND = "copy"
+_NEVER_NS = 1 << 63  # a file whose time says nothing is nobody's original
 _NEIGHBOURS = 8
 _LEAST_COSINE = 0.6  # of descriptors
 _LEAST_LIKENESS = 0.85  # of signatures
@@ -239,7 +240,7 @@ def choose_original(records: Iterable[Record]) -> tuple[Record, str]:
     questions: list[tuple[str, Callable[[Record], Any]]] = [
         ("it still has its camera's data", lambda record: "camera" in record.metadata),
         ("it is the largest", lambda record: (record.width or 0) * (record.height or 0)),
-        ("it is the oldest", lambda record: -record.mtime_ns),
+        ("it is the oldest", lambda record: -record.mtime_ns if record.mtime_ns > 0 else -_NEVER_NS),
         ("its file is the largest", lambda record: record.size),
         ("its path is the shortest", lambda record: (-len(record.path), [-ord(letter) for letter in record.path])),
     ]
