@@ -75,6 +75,14 @@ def test_stored_features_are_used_and_go_with_their_images(gallery, pictures, mo
     assert gallery.index(local="sift").local["images"] == 5
 
 
+def test_features_that_a_search_made_are_kept(gallery, pictures, small_bundle):
+    notes = gallery.search(pictures[1], 3, rerank="sp").notes
+    assert any("6 images were made for this search and kept" in note for note in notes)
+    gallery.close()
+    with Gallery(gallery.path, str(small_bundle)) as again:
+        assert again.search(pictures[1], 3, rerank="sp").notes == []
+
+
 def test_local_features_are_made_of_what_is_named(gallery, pictures):
     report = gallery.index(pictures[0] / "scene0.png", local="sift")
     assert report.local["made"] == report.local["images"] == 1

@@ -70,6 +70,7 @@ def search(
     from tessera.data.boxes import parse_box
     from tessera.gallery.catalog.filters import parse_near
     from tessera.gallery.gallery import Gallery
+    from tessera.refiners import find_reranker
 
     if sort not in ("score", "date"):
         raise UsageError(f"--sort {sort} is not known: score or date.")
@@ -82,6 +83,9 @@ def search(
         "augment": augment,
         "rerank": rerank,
     }
+    reranker = find_reranker(rerank)
+    if reranker is not None and reranker.compares == "local features":
+        say(f"comparing local features of the best {reranker.depth} hits; what is not stored yet is made and kept")
     answers: list[tuple[str, Any, SearchResult]] = []
     failed = 0
     with Gallery(gallery, device=device, create=False) as opened, progress_bar("searching", "queries") as bar:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tessera.data.images import load_photo
-from tessera.errors import ImageError
+from tessera.errors import ImageError, StorageError
 from tessera.extract.runtime import default_threads
 from tessera.gallery.catalog.paths import to_blob
 from tessera.gallery.catalog.snapshot import Record, Snapshot
@@ -122,6 +122,8 @@ class LocalFeatureIndex:
                 break
             found = self._candidates([records[hit.id] for hit in head[start : start + at_once]], reranker, tally)
             counts += reranker.count_inliers(asked, found, threads=threads).tolist()
+        if tally["kept"] and (shelf := self._shelf(create=False)) is not None:
+            shelf.flush()
         inliers = np.array(counts + [0] * (len(head) - len(counts)), np.int64)
         order = order_candidates(inliers, [hit.score for hit in head])
         notes = _notes(kind, reranker, tally)
@@ -151,6 +153,7 @@ class LocalFeatureIndex:
                 try:
                     features = as_stored(reranker.extractor.extract(_read(record)))
                     self._remember(fingerprint, content, features)
+                    tally["kept"] += self._keep(fingerprint, content, features)
                     tally["made"] += 1
                 except ImageError:
                     tally["lost"] += 1
@@ -223,6 +226,16 @@ class LocalFeatureIndex:
                 self._made.pop(next(iter(self._made)))
             self._made[fingerprint, content] = features
 
+    def _keep(self, fingerprint: str, content: str, features: LocalFeatures) -> bool:
+        """Store features that a search has made: the next one need not. False where nothing may be written."""
+        try:
+            shelf = self._shelf(create=True)
+            assert shelf is not None
+            shelf.put(fingerprint, content, features)
+        except StorageError:
+            return False
+        return True
+
     def close(self) -> None:
         with self._lock:
             if self._features is not None:
@@ -234,9 +247,10 @@ def _notes(kind: str, reranker: Reranker, tally: Counter[str]) -> list[str]:
     notes = []
     if tally["made"]:
         name = "dsm" if kind == "dsm" else reranker.extractor.name
+        kept = "and kept for the next" if tally["kept"] else "and could not be kept"
         notes.append(
-            f"{kind}: the local features of {tally['made']} images were made for this search; "
-            f"`tessera index --local {name}` stores them."
+            f"{kind}: the local features of {tally['made']} images were made for this search {kept}; "
+            f"`tessera index --local {name}` makes them for all."
         )
     if tally["lost"]:
         notes.append(f"{kind}: {tally['lost']} images could not be read again and keep their global scores.")
