@@ -32,6 +32,7 @@ check: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tessera.models.backbones.imagenet import imagenet_path
-from tessera.models.export import export_bundle, make_card
+from tessera.models.onnx_export import export_bundle, make_card
 from tessera.models.registry import build_model
 from tessera.storage import hash_file
 

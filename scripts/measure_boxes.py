@@ -12,6 +12,7 @@ those of role test. The interval is 1.96 standard errors of the mean over cases.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -24,11 +25,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tessera.data.images import load_photo
+from tessera.explain.attention_regions import merge_maps, region_box
 from tessera.explain.explanation import explain_pair
-from tessera.explain.regions import merge_maps, region_box
 from tessera.extract.extractor import Extractor
 from tessera.extract.scales import parse_scales
-from tessera.models.export import load_network
+from tessera.models.onnx_export import load_network
 
 sys.path.insert(0, str(Path(__file__).parent / "lite"))
 from photos import Photo, read_photos
@@ -50,10 +51,8 @@ def box_above(values: Array, share: float) -> Box:
 def make_rules() -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     for share in SHARES:
-        rules[f"above {share} of the peak"] = lambda values, share=share: box_above(values, share)
-        rules[f"around the peak, above {share} from mean to peak"] = lambda values, share=share: region_box(
-            values, share
-        )
+        rules[f"above {share} of the peak"] = functools.partial(box_above, share=share)
+        rules[f"around the peak, above {share} from mean to peak"] = functools.partial(region_box, share=share)
     return rules
 
 
@@ -90,8 +89,8 @@ def gem_map(backbone: Any, extractor: Extractor, image: NDArray[np.uint8]) -> Ar
 
 def make_maps(
     photos: list[Photo], count: int, extractor: Extractor, backbone: Any, seed: int
-) -> list[tuple[Box, Array, Array]]:
-    """For each case the pasted area, the strongest token's map and GeM's."""
+) -> list[tuple[Box, dict[str, Array]]]:
+    """For each case the pasted area, and the maps of the strongest token and of GeM."""
     rng = np.random.default_rng(seed)
     cases = []
     for number in range(count):
@@ -101,7 +100,8 @@ def make_maps(
         picture = load_photo(thing.path, size=extractor.size)
         mixed, area = paste(picture, load_photo(canvas.path, size=extractor.size), rng)
         pair = explain_pair(extractor, picture, mixed)
-        cases.append((area, pair.other.maps[pair.strongest_token], gem_map(backbone, extractor, mixed)[0]))
+        gem = gem_map(backbone, extractor, mixed)[0]
+        cases.append((area, {"token": pair.other.maps[pair.strongest_token], "gem": gem}))
         print(f"\r{number + 1} of {count}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return cases
@@ -124,7 +124,7 @@ def main() -> None:
     options = parser.parse_args()
     scales = parse_scales(options.scales) if options.scales else None
     extractor = Extractor(options.bundle, size=options.size, scales=scales)
-    backbone: Any = load_network(extractor.bundle).backbone  # type: ignore[union-attr]
+    backbone: Any = load_network(extractor.bundle).backbone
     photos = read_photos(options.photos)
     cases = {
         role: make_maps([p for p in photos if p.role == role], count, extractor, backbone, options.seed)
@@ -134,13 +134,13 @@ def main() -> None:
     report: dict[str, Any] = {"bundle": extractor.bundle.card.name, "size": options.size, "seed": options.seed}
     report["scales"] = list(extractor.scales)
     overlaps = {}
-    for place, name in ((1, "token"), (2, "gem")):
+    for name in ("token", "gem"):
         means = {
-            text: float(np.mean([iou(case[0], rule(case[place])) for case in cases["val"]]))
+            text: float(np.mean([iou(area, rule(maps[name])) for area, maps in cases["val"]]))
             for text, rule in rules.items()
         }
         chosen = max(means, key=lambda text: means[text])
-        overlaps[name] = [iou(case[0], rules[chosen](case[place])) for case in cases["test"]]
+        overlaps[name] = [iou(area, rules[chosen](maps[name])) for area, maps in cases["test"]]
         report[name] = {"rule": chosen, "val": means[chosen], **mean_of(overlaps[name]), "val_by_rule": means}
     report["difference"] = mean_of([a - b for a, b in zip(overlaps["token"], overlaps["gem"], strict=True)])
     report["whole_picture"] = mean_of([iou(case[0], (0, 0, 1, 1)) for case in cases["test"]])

@@ -49,7 +49,9 @@ def main() -> None:
     chosen = np.concatenate(firsts)
     extractor = Extractor(options.model, size=options.size, scales=[1.0])
     paths = [images.paths[row] for row in chosen]
-    rows = np.stack([found.descriptor for found in extractor.extract(paths, loader="benchmark")])
+    described = [found.descriptor for found in extractor.extract(paths, loader="benchmark")]
+    rows = np.stack([row for row in described if row is not None])
+    assert len(rows) == len(paths), "every photo must be readable"
     print("| images | plain | " + " | ".join(f"k {k}, {damping}" for k, damping in SETTINGS) + " |")
     print("|---:|" + "---:|" * (1 + len(SETTINGS)))
     for count in options.per_class:

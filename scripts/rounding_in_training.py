@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 
 from tessera.config import from_mapping
-from tessera.train.assembly import assemble, load_data
+from tessera.train.build_run import build_run, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer
@@ -50,7 +50,7 @@ def make_recipe(data_dir: Path, rate: float, precision: str, scale: float) -> Re
 
 def train(recipe: Recipe, steps: int, run_dir: Path, *, moved: bool) -> torch.Tensor:
     """The losses of the first steps (21 at most); moved: every weight starts at its neighbour in floating point."""
-    run = assemble(recipe, load_data(recipe), World(), run_dir)
+    run = build_run(recipe, load_data(recipe), World(), run_dir)
     trainer = Trainer(run, run_dir)
     if moved:
         generator = torch.Generator().manual_seed(1)
@@ -72,8 +72,8 @@ def main() -> None:
     parser.add_argument("--smooth", action="store_true")
     options = parser.parse_args()
     if options.smooth:
-        nn.ReLU.forward = lambda self, values: functional.gelu(values)  # type: ignore[method-assign]
-        functional.relu = functional.gelu
+        nn.ReLU.forward = lambda self, input: functional.gelu(input)  # type: ignore[method-assign]
+        functional.relu = functional.gelu  # type: ignore[assignment]
     torch.set_num_threads(1)
     print("| rate | first loss | last loss | largest difference, float32 | float64 |\n|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as name:

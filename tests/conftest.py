@@ -57,7 +57,8 @@ def make_small_bundle(path: Path, *, seed: int, dim: int) -> Path:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper, save
 
-    from tessera.models.bundle import Bundle, ModelCard, Preprocessing
+    from tessera.models.bundle import Bundle, ModelCard
+    from tessera.models.preprocessing import Preprocessing
 
     weights = np.random.default_rng(seed).normal(size=(dim, 3, 9, 9)).astype(np.float32)
     nodes = [
@@ -127,8 +128,8 @@ def age(path: Path, seconds: float = 1.0) -> Path:
 def token_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The paper's network on a tiny backbone, exported: four tokens, maps and shares, milliseconds a picture."""
     torch = pytest.importorskip("torch")
-    from tessera.models.bundle import Preprocessing
-    from tessera.models.export import export_bundle, make_card
+    from tessera.models.onnx_export import export_bundle, make_card
+    from tessera.models.preprocessing import Preprocessing
     from tessera.models.registry import build_model
 
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ from tessera.registry import Registry
 def test_names_are_kept_in_order_and_only_once():
     registry: Registry[int] = Registry("codec")
     registry.add("flat", 1)
-    registry.register("fast")(2)
+    registry.add("fast", 2)
     assert list(registry) == ["flat", "fast"]
     assert dict(registry.items()) == {"flat": 1, "fast": 2}
     assert len(registry) == 2

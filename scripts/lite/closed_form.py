@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from tessera.models.token import TokenHead
+from tessera.models.tokenizers import AttentionTokenizer
 
 Array = NDArray[np.float32]
 
@@ -28,6 +29,7 @@ def fit_tokenizer(head: TokenHead, local_features: Array, sharpness: float, seed
     rows = centre_tokens(centred, head.num_tokens, seed) @ directions.T
     rows -= np.outer(rows @ mean / (mean @ mean), mean)
     with torch.no_grad():
+        assert isinstance(head.tokenizer, AttentionTokenizer)
         head.tokenizer.weight.copy_(torch.from_numpy(rows * sharpness / (local_features @ rows.T).std()))
 
 
@@ -40,7 +42,8 @@ def centre_tokens(features: Array, num_tokens: int, seed: int, iterations: int =
         nearest = (unit @ centres.T).argmax(axis=1)
         sums = [unit[nearest == k].sum(axis=0) if (nearest == k).any() else unit[k] for k in range(num_tokens)]
         centres = np.stack(sums) / np.linalg.norm(sums, axis=1, keepdims=True)
-    return centres
+    found: Array = centres
+    return found
 
 
 def fit_projection(
@@ -77,7 +80,8 @@ def whiten_within(
     whitening = vectors / np.sqrt(values)
     whitened = centred @ whitening
     values, vectors = np.linalg.eigh(whitened.T @ whitened / len(whitened))
-    return whitening @ vectors[:, np.argsort(-values)[:dim]]
+    matrix: NDArray[np.float64] = whitening @ vectors[:, np.argsort(-values)[:dim]]
+    return matrix
 
 
 def level_scale(tokens: Array, levels: Sequence[int]) -> Array:

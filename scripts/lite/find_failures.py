@@ -113,7 +113,7 @@ def main() -> None:
     outcomes = sorted(search_all(descriptors, photos, components, options.role), key=lambda o: o.precision)
     component = {photo: number for number, ids in enumerate(components) for photo in ids}
     seen: dict[int, int] = defaultdict(int)
-    worst = []
+    worst: list[Outcome] = []
     for outcome in outcomes:
         view = component[photos[outcome.query].id]
         seen[view] += 1

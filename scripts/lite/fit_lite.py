@@ -32,8 +32,8 @@ from photos import Photo, read_components, read_photos
 from tuning import Tuning, tune_backbone
 from views import KINDS, Picture, make_view, normalise
 
-from tessera.models.export import export_bundle, make_card
-from tessera.models.network import GlobalNetwork
+from tessera.models.global_network import GlobalNetwork
+from tessera.models.onnx_export import export_bundle, make_card
 from tessera.models.registry import build_model
 from tessera.models.token import TokenHead
 from tessera.storage import hash_file
@@ -153,7 +153,9 @@ def main() -> None:
     network = build_model(
         "token-lite", weights="imagenet", dim=settings.dim, power=settings.power, num_tokens=settings.num_tokens
     ).eval()
-    fit(network.to(memory_format=torch.channels_last), photos, instances, settings, options.workers)
+    assert isinstance(network, GlobalNetwork)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fit(network, photos, instances, settings, options.workers)
     landmarks = np.array([photo.landmark for photo in photos])
     if settings.tuning.steps:
         torch.set_num_threads(options.workers)

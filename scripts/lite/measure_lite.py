@@ -74,7 +74,8 @@ def batches(photos: Sequence[Photo], size: int) -> Iterator[tuple[list[int], NDA
 @torch.inference_mode()
 def describe_poolings(photos: Sequence[Photo], size: int) -> dict[str, Array]:
     """Descriptors N D of every pooling of the bare backbone."""
-    backbone = build_backbone("efficientnet-lite0", weights="imagenet").eval().to(memory_format=torch.channels_last)
+    backbone = build_backbone("efficientnet-lite0", weights="imagenet").eval()
+    backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     assert isinstance(backbone, EfficientNetLite)
     results: dict[str, list[tuple[int, Array]]] = defaultdict(list)
     for numbers, pictures in batches(photos, size):
@@ -89,8 +90,7 @@ def describe_by(bundle: Bundle, photos: Sequence[Photo], size: int, threads: int
     runtime, way = open_runtime(bundle, threads=threads), bundle.card.preprocessing
     results: list[tuple[int, Array]] = []
     for numbers, pictures in batches(photos, size):
-        images = (pictures.astype(np.float32) / 255 - np.array(way.mean, np.float32)) / np.array(way.std, np.float32)
-        found = runtime.run(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))["descriptor"]
+        found = runtime.run(way.normalise(list(pictures)))["descriptor"]
         results += zip(numbers, found, strict=True)
     return in_order(results)
 
@@ -104,15 +104,18 @@ def whiten(fitted_on: Array, descriptors: Array, dim: int, power: float) -> Arra
     values, vectors = np.linalg.eigh(np.cov((fitted_on - mean).T.astype(np.float64)))
     strongest = np.argsort(-values)[: min(dim, len(fitted_on) - 1)]
     matrix = vectors[:, strongest] / np.maximum(values[strongest], 1e-9 * values.max()) ** power
-    projected = (descriptors - mean) @ matrix
-    return (projected / np.linalg.norm(projected, axis=1, keepdims=True)).astype(np.float32)
+    return unit_rows((descriptors - mean) @ matrix)
 
 
 def whiten_by_instances(fitted_on: Array, descriptors: Array, instances: NDArray[np.int64]) -> Array:
     """With the shrinkage of `lite`."""
     mean = fitted_on.mean(axis=0)
-    projected = (descriptors - mean) @ whiten_within((fitted_on - mean).astype(np.float64), instances, 1024, 2.0)
-    return (projected / np.linalg.norm(projected, axis=1, keepdims=True)).astype(np.float32)
+    return unit_rows((descriptors - mean) @ whiten_within((fitted_on - mean).astype(np.float64), instances, 1024, 2.0))
+
+
+def unit_rows(rows: NDArray[np.float64]) -> Array:
+    unit: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit.astype(np.float32)
 
 
 def score(

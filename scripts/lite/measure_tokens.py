@@ -42,9 +42,7 @@ class Describer:
         self.bundle, self.runtime = bundle, open_runtime(bundle)
 
     def run(self, picture: NDArray[np.uint8], *names: str) -> list[Array]:
-        way = self.bundle.card.preprocessing
-        scaled = (picture.astype(np.float32) / 255 - np.array(way.mean, np.float32)) / np.array(way.std, np.float32)
-        outputs = self.runtime.run(np.ascontiguousarray(scaled.transpose(2, 0, 1))[None], outputs=names)
+        outputs = self.runtime.run(self.bundle.card.preprocessing.normalise([picture]), outputs=names)
         return [outputs[name][0] for name in names]
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from views import Picture, make_hard_view, normalise
 
 from tessera.models.backbones.mobile import EfficientNetLite
-from tessera.models.network import GlobalNetwork
+from tessera.models.global_network import GlobalNetwork
 
 SHAPES = ((192, 256), (256, 192), (224, 224), (192, 256))  # of a step's views: most photos are wide
 MASKED = -1e4
@@ -71,7 +71,7 @@ def tune_backbone(
         instance, landmark = torch.from_numpy(instances[rows]), torch.from_numpy(landmarks[rows])
         loss = contrast(descriptors, instance, landmark, memory, tuning.temperature)
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         share = min(1.0, (step + 1) / tuning.warm_up) * 0.5 * (1 + np.cos(np.pi * step / tuning.steps))
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * share
@@ -164,6 +164,7 @@ def fold_scales(backbone: nn.Module) -> None:
     layers = [layer for layer in backbone.modules() if isinstance(layer, nn.Conv2d | nn.BatchNorm2d)]
     for convolution, norm in zip(layers[::2], layers[1::2], strict=True):
         assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
+        assert norm.running_var is not None and norm.running_mean is not None
         scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
         convolution.weight.mul_(scale[:, None, None, None])
         norm.bias.sub_(norm.running_mean * scale)

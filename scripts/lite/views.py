@@ -84,7 +84,8 @@ def recolour(picture: Picture, rng: Rng, strength: float) -> Picture:
     x *= 1 + rng.uniform(-0.1, 0.1, (1, 1, 3)) * strength
     if rng.random() < 0.1 * strength:
         x = np.repeat(x.mean(axis=2, keepdims=True), 3, axis=2)
-    return np.clip(x, 0, 255).astype(np.uint8)
+    changed: NDArray[np.uint8] = np.clip(x, 0, 255).astype(np.uint8)
+    return changed
 
 
 def degrade(picture: Picture, rng: Rng, strength: float) -> Picture:

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from measure_systems import SIZE, landmark_benchmark, planar
+from measure_systems import SIZE, landmark_benchmark
 from PIL import Image
 
+from tessera.bench.planar_scenes import draw_homography, paint_scene, warp
 from tessera.data.benchmark import Benchmark
 from tessera.data.images import load_benchmark
 from tessera.evaluate.local import BenchmarkFeatures
@@ -103,8 +104,8 @@ def open_ways(given: argparse.Namespace) -> tuple[LocalExtractor, dict[str, Acce
 
 def compare_scenes(local: LocalExtractor, accept: Accept, scenes: int, zoom: int) -> tuple[np.ndarray, np.ndarray]:
     """What the bounds accept of painted scenes with their own views, and with the views of four others."""
-    painted = [planar.paint_scene(seed) for seed in range(scenes)]
-    views = [planar.warp(scene, planar.draw_homography(seed), seed) for seed, scene in enumerate(painted)]
+    painted = [paint_scene(seed) for seed in range(scenes)]
+    views = [warp(scene, draw_homography(seed), seed) for seed, scene in enumerate(painted)]
     first, second = ([local.extract(enlarge(image, zoom)) for image in images] for images in (painted, views))
     true = [accept(first[i], second[i]) for i in range(scenes)]
     strange = [accept(first[i], second[(i + j) % scenes]) for i in range(scenes) for j in range(1, 5)]
@@ -145,6 +146,7 @@ def _outcome(benchmark: Benchmark, rankings: np.ndarray, counts: list[np.ndarray
         order = head[order_candidates(found, -np.arange(len(head)))]
         relevance = relevance_for(lists, PROTOCOLS["easy"])
         before, after = (score_query(np.r_[r, rest], relevance, (1,)) for r in (head, order))
+        assert before is not None and after is not None, "every query has a positive"
         gains.append(after.ap - before.ap)
     error = np.std(gains) / np.sqrt(len(gains))
     shares = f"{np.mean(true):.1%} of {len(true):,} | {np.mean(strange):.2%} of {len(strange):,}"

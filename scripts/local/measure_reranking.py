@@ -11,6 +11,7 @@ in WORK, so a run that was stopped goes on. `--rules` compares ways to order by 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -30,13 +31,16 @@ from tessera.refiners import RERANKERS
 SIZE = 384
 Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
+
+def order_by_sum(counts: np.ndarray, scores: np.ndarray, *, weight: float) -> np.ndarray:
+    return np.argsort(-(scores + weight * np.log1p(counts)), kind="stable")
+
+
 # counts and scores of the hundred to their order. `count` is what the product does; the others are its rivals.
 RULES: dict[str, Rule] = {
     "count": order_candidates,
     **{
-        f"score + {weight:g} log(1 + count)": lambda counts, scores, weight=weight: np.argsort(
-            -(scores + weight * np.log1p(counts)), kind="stable"
-        )
+        f"score + {weight:g} log(1 + count)": functools.partial(order_by_sum, weight=weight)
         for weight in (0.02, 0.05, 0.1, 0.2)
     },
     "verified first, by score": lambda counts, scores: order_candidates(counts > 0, scores),
@@ -70,7 +74,7 @@ def main() -> None:
     for name in RULES if given.rules else ["count"]:
         answer: dict[str, Any] = {"rule": name, "gallery": len(paths), "queries": len(asked), "cpu_s_for_100": cpu_s}
         for truth, relevance in relevances.items():
-            aps = [[], []]
+            aps: list[list[float]] = [[], []]
             for query, ranking in rankings.items():
                 head = ranking[: RERANKERS["sp"].depth]
                 order = RULES[name](inliers[query], rows[head] @ rows[query])

@@ -3,9 +3,10 @@
     python scripts/local/measure_systems.py PHOTOS --models MODELS --components experiments/lite/components.csv -o WORK
 
 PHOTOS is laid out as GLDv2 with roles.csv; MODELS has the bundles how-lite, delf-lite, delg-lite and delg-local-lite
-(recipes/small). Words and tokens learn from landmarks of the role `train`, figures come from the role `test`. A query's
-`views` are the photos that geometry connects with it (components, the landmark's others left out), its `names` all
-photos of the landmark. Everything is kept in WORK: a run that was stopped goes on, and each row is printed when done.
+(the recipes `small/...`). Words and tokens learn from landmarks of the role `train`, figures come from the role `test`.
+A query's `views` are the photos that geometry connects with it (components, the landmark's others left out), its
+`names` all photos of the landmark. Everything is kept in WORK: a run that was stopped goes on, and each row is printed
+when done.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import csv
 import dataclasses
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ import numpy as np
 from compare_tokens import choose_photos
 from PIL import Image
 
+from tessera.bench.planar_scenes import draw_homography, paint_scene, warp
 from tessera.data.benchmark import Benchmark
 from tessera.evaluate.local import BenchmarkFeatures
 from tessera.evaluate.run import evaluate_model
@@ -35,9 +36,6 @@ from tessera.local.system import FILE_NAME, System, SystemConfig, build_system
 from tessera.local.token_training import train_token_system
 from tessera.models.bundle import Bundle
 from tessera.storage import write_atomically
-
-sys.path.append(str(Path(__file__).parents[2] / "tests" / "local"))
-import planar  # the scenes of the tests
 
 SIZE = 384
 COUNT = 300
@@ -127,7 +125,9 @@ def landmark_benchmark(given: argparse.Namespace) -> Benchmark:
     by_landmark: dict[str, list[str]] = {}
     for _, landmark, photo in choose_photos(given.photos, {given.role: 1000}):
         by_landmark.setdefault(landmark, []).append(photo)
-    chosen, labels, asked = [], [], []
+    chosen: list[str] = []
+    labels: list[str] = []
+    asked: list[int] = []
     for landmark, photos in by_landmark.items():
         kept = sorted(photos, key=lambda photo: photo not in view_of)[: given.gallery]
         views = [view_of.get(photo) for photo in kept]
@@ -152,9 +152,9 @@ def planar_benchmark(folder: Path, scenes: int = 12) -> Benchmark:
     paths = [folder / f"{kind}{seed}.png" for kind in ("scene", "view") for seed in range(scenes)]
     for seed in range(scenes):
         if not paths[scenes + seed].is_file():
-            scene = planar.paint_scene(seed)
+            scene = paint_scene(seed)
             Image.fromarray(scene).save(paths[seed])
-            Image.fromarray(planar.warp(scene, planar.draw_homography(seed), seed)).save(paths[scenes + seed])
+            Image.fromarray(warp(scene, draw_homography(seed), seed)).save(paths[scenes + seed])
     lists = [
         {"easy": np.array([scenes + i]), "hard": np.array([], np.int64), "junk": np.array([i])} for i in range(scenes)
     ]
@@ -200,9 +200,7 @@ def measure(row: Row, benchmark: Benchmark, given: argparse.Namespace) -> dict[s
     answer["cpu_ms_a_query"] = round(1e3 * float(np.median(np.diff(clocks[1:]))), 1)
     answer["bytes_an_image"] = round(_bytes_of_index(row, model, run.result.details))
     if row.rerank is not None:
-        extractor = None if local is None else local
-        if row.kind != "global":
-            extractor = System.open(model).extractor
+        extractor = local if row.kind == "global" else System.open(model).extractor
         reranker = open_reranker(row.rerank, extractor=extractor, model=model if row.kind == "global" else "lite")
         size = reranker.size if row.kind == "global" else SIZE
         features = BenchmarkFeatures(reranker.extractor, cache, size)

@@ -12,11 +12,34 @@ import json
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tessera.errors import ConfigError, unknown_name
 
 T = TypeVar("T")
+
+
+def find_config(folder: str, name: str) -> Path:
+    """The file that a user names: a path as it is, or the name of one in `folder`, here or packaged.
+
+    folder: `recipes` or `systems`. `table1/c-token-r50`, `c-token-r50` and `recipes/table1/c-token-r50.toml` are the
+    same packaged recipe.
+    """
+    given = Path(name)
+    if given.is_file():
+        return given
+    kind = folder.removesuffix("s")
+    wanted = Path(given.as_posix().removeprefix(f"{folder}/").removesuffix(".toml") + ".toml")
+    places = [Path(folder), Path(__file__).parent / folder]
+    for place in places:
+        matches = sorted(path for path in place.rglob(wanted.name) if path.parts[-len(wanted.parts) :] == wanted.parts)
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise ConfigError(f"{kind} '{name}' could be any of {', '.join(map(str, matches))}: give the path.")
+    known = {path.relative_to(place).with_suffix("").as_posix() for place in places for path in place.rglob("*.toml")}
+    raise ConfigError(unknown_name(kind, name, known))
 
 
 def from_mapping(cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from tessera.errors import ConfigError, unknown_name
@@ -22,10 +22,6 @@ class Registry(Generic[T]):
             raise ConfigError(f"{self.kind} '{name}' is registered twice.")
         self._entries[name] = entry
         return entry
-
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorate a class or a function with its name."""
-        return lambda entry: self.add(name, entry)
 
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:

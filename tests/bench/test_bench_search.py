@@ -1,4 +1,4 @@
-"""The search benchmark: its descriptors are what they claim, and a small run measures every contender."""
+"""The search benchmark: its descriptors are what they claim, and a small run measures every competitor."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tessera.bench import search as bench_search
-from tessera.bench.contenders import CODEC_NAMES, PEERS, REFINEMENTS
-from tessera.bench.contest import recall
-from tessera.bench.descriptors import Fit, Synthesis, hadamard, load_fit, save_fit
+from tessera.bench.competitors import CODEC_NAMES, PEERS, REFINEMENTS
 from tessera.bench.fitting import fit_descriptors
 from tessera.bench.search import exact_rows, measure_search, to_markdown
+from tessera.bench.synthesis import Fit, Synthesis, hadamard, load_fit, save_fit
+from tessera.bench.worker import recall
 from tessera.cli.main import app
 from tessera.errors import DataError, UsageError
 
@@ -88,16 +88,16 @@ def test_a_small_run_measures_everything() -> None:
     chosen = ["flat", "pq8", "fast", "numpy", "faiss IndexPQ", "faiss HNSW", "hnswlib", "usearch"]
     told: list[str] = []
     report = measure_search(count=3000, dim=64, queries=12, graph_count=1000, only=chosen, say=told.append)
-    assert list(report["contenders"]) == chosen
+    assert list(report["competitors"]) == chosen
     assert set(chosen) < {*CODEC_NAMES, *PEERS}
-    for name, row in report["contenders"].items():
+    for name, row in report["competitors"].items():
         if "missing" in row:
             continue
         assert "failed" not in row, (name, row)
         assert row["median_ms"] > 0
         assert row["recall"]["10"] > 0.3, name
         assert row["disk_bytes"] > 0
-    ours = report["contenders"]
+    ours = report["competitors"]
     assert ours["flat"]["recall"] == {"1": 1.0, "10": 1.0, "100": 1.0}
     assert ours["fast"]["recall"]["10"] >= 0.95
     assert set(ours["fast"]["refined_ms"]) == set(REFINEMENTS)
@@ -111,9 +111,9 @@ def test_a_small_run_measures_everything() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_search, "is_missing", lambda contender: contender.needs == "hnswlib")
+    monkeypatch.setattr(bench_search, "is_missing", lambda competitor: competitor.needs == "hnswlib")
     report = measure_search(count=1000, dim=32, queries=4, only=["hnswlib"])
-    assert "not installed" in report["contenders"]["hnswlib"]["missing"]
+    assert "not installed" in report["competitors"]["hnswlib"]["missing"]
     assert "hnswlib: hnswlib is not installed" in to_markdown(report)
 
 
@@ -123,22 +123,22 @@ def test_the_command_answers_in_json() -> None:
     )
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert report["contenders"]["flat"]["recall"]["1"] == 1.0
+    assert report["competitors"]["flat"]["recall"]["1"] == 1.0
     assert report["count"] == 1000
 
 
 def test_without_peers_only_our_codecs_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_search, "_run", lambda work, name, keep: {"missing": "not run"})
     report = measure_search(count=1000, dim=32, queries=4, peers=False)
-    assert tuple(report["contenders"]) == CODEC_NAMES
+    assert tuple(report["competitors"]) == CODEC_NAMES
 
 
 def test_what_is_kept_is_not_built_again(tmp_path: Path) -> None:
     asked = {"count": 1000, "dim": 32, "queries": 4, "only": ["flat"], "folder": tmp_path / "kept", "keep": True}
-    first = measure_search(**asked)["contenders"]["flat"]
+    first = measure_search(**asked)["competitors"]["flat"]
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*") if path.is_file()}
     told: list[str] = []
-    again = measure_search(**asked, say=told.append)["contenders"]["flat"]
+    again = measure_search(**asked, say=told.append)["competitors"]["flat"]
     assert "making descriptors" not in told
     assert again["build_s"] == first["build_s"]
     assert again["recall"] == first["recall"]
@@ -152,6 +152,6 @@ def test_keeping_needs_a_folder() -> None:
         measure_search(count=1000, dim=32, queries=4, only=["flat"], keep=True)
 
 
-def test_an_unknown_contender_is_refused() -> None:
+def test_an_unknown_competitor_is_refused() -> None:
     with pytest.raises(UsageError, match="Did you mean 'usearch'"):
         measure_search(count=1000, dim=32, queries=4, only=["usearh"])

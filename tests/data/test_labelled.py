@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.data.datasets import DATASETS, load_dataset, load_labelled
+from tessera.data.datasets import DATASETS, load_dataset
 from tessera.data.folder import FolderConfig, load_folder
 from tessera.data.gldv2 import Gldv2Config, load_gldv2
 from tessera.data.labelled import ImageSet, image_set, split_by_class
@@ -44,11 +44,11 @@ def test_gldv2_exclusions_by_image_and_by_landmark(tmp_path: Path) -> None:
     write_gldv2(tmp_path)
     (tmp_path / "out.txt").write_text("id\nbbb3\nzzz9  # not here\n\n")
     (tmp_path / "landmarks.txt").write_text("10\n")
-    images = load_labelled("rgldv2-clean", str(tmp_path), {"exclude": str(tmp_path / "out.txt")})
+    images = load_dataset("rgldv2-clean", str(tmp_path), {"exclude": str(tmp_path / "out.txt")})
     assert "train/b/b/b/bbb3.jpg" not in images.files
     assert len(images) == 4
     assert "1 images are excluded; 1 ids of" in images.notes[1]
-    fewer = load_labelled("gldv2-clean", str(tmp_path), {"exclude_landmarks": str(tmp_path / "landmarks.txt")})
+    fewer = load_dataset("gldv2-clean", str(tmp_path), {"exclude_landmarks": str(tmp_path / "landmarks.txt")})
     assert fewer.class_names == ("2",)
     with pytest.raises(ConfigError, match="rgldv2-clean needs the list"):
         load_dataset("rgldv2-clean", str(tmp_path))
@@ -146,18 +146,18 @@ def test_class_folders(tmp_path: Path) -> None:
 def test_lists_and_tables(tmp_path: Path) -> None:
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations" / "annotation_clean_train.txt").write_text("# list\npics/a b.jpg 7\npics/c.jpg 12\n")
-    clean = load_labelled("nc-clean", str(tmp_path))
+    clean = load_dataset("nc-clean", str(tmp_path))
     assert clean.files == ("pics/a b.jpg", "pics/c.jpg")
     assert clean.class_names == ("12", "7")
     (tmp_path / "train.csv").write_text("id,url,landmark_id\nab,http://x,5\ncd,http://x,None\nef,http://x,5\n")
-    first = load_labelled("gldv1", str(tmp_path))
+    first = load_dataset("gldv1", str(tmp_path))
     assert first.files == ("images/ab.jpg", "images/ef.jpg")
     assert "1 rows have no landmark" in first.notes[1]
     (tmp_path / "mine.csv").write_text("\ufeffpath,label\nx/1.jpg,tower\nx/2.jpg,bridge\n")
-    mine = load_labelled("csv", None, {"file": str(tmp_path / "mine.csv")})
+    mine = load_dataset("csv", None, {"file": str(tmp_path / "mine.csv")})
     assert mine.root == tmp_path
     assert mine.class_names == ("bridge", "tower")
-    assert load_labelled("csv", str(tmp_path), {"file": "mine.csv"}).files == mine.files
+    assert load_dataset("csv", str(tmp_path), {"file": "mine.csv"}).files == mine.files
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_pair_lists(tmp_path: Path) -> None:
     assert pairs.images.files[0] == "ims/01/ef/cd/abcdef01" == f"ims/{cid_file('abcdef01')}"
     assert pairs.images.labels.tolist() == [1, 1, 0]
     assert (pairs.queries.tolist(), pairs.positives.tolist(), len(pairs)) == ([0], [1], 1)
-    assert load_labelled("sfm-120k", str(tmp_path), {"split": "val"}).num_classes == 2
+    assert load_dataset("sfm-120k", str(tmp_path), {"split": "val"}).num_classes == 2
     assert len(pairs.subset(np.array([], dtype=np.int64))) == 0
 
 

@@ -124,8 +124,10 @@ def test_evidence_is_laid_to_the_places_it_comes_from(scenes_dir):
     extractor = Extractor("lite", size=128, scales=(1.0, 0.7), threads=1)
     first, second = (load_photo(scenes_dir / f"scene0{i}.jpg", size=128) for i in (0, 1))
     alone, other = explain_image(extractor, first), explain_image(extractor, second)
-    assert len(alone.places) == 2
-    np.testing.assert_allclose(sum(scale.sum(axis=(2, 3)) for scale in alone.places), alone.parts[:-1], atol=1e-5)
+    assert len(alone.position_contributions) == 2
+    np.testing.assert_allclose(
+        sum(scale.sum(axis=(2, 3)) for scale in alone.position_contributions), alone.parts[:-1], atol=1e-5
+    )
     pair = pair_up(alone, other)
     assert pair.score == pytest.approx(float(alone.descriptor @ other.descriptor), abs=1e-5)
     assert pair.query.maps.shape == alone.maps.shape and not np.allclose(pair.query.maps, alone.maps)
@@ -136,7 +138,7 @@ def test_evidence_is_laid_to_the_places_it_comes_from(scenes_dir):
 def test_a_network_that_cannot_lay_tokens_to_places_keeps_their_maps(extractor, scenes_dir):
     image = load_photo(scenes_dir / "scene00.jpg", size=extractor.size)
     alone = explain_image(extractor, image)
-    assert alone.places == () and pair_up(alone, alone).query is alone
+    assert alone.position_contributions == () and pair_up(alone, alone).query is alone
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,8 @@ def test_a_network_that_cannot_lay_tokens_to_places_keeps_their_maps(extractor, 
 def test_contributions_of_any_network_sum_to_the_score(name, scenes_dir, tmp_path):
     """Other networks than the packaged one, with random weights, at several scales and with a box."""
     torch = pytest.importorskip("torch")
-    from tessera.models.bundle import Preprocessing
-    from tessera.models.export import export_bundle, make_card
+    from tessera.models.onnx_export import export_bundle, make_card
+    from tessera.models.preprocessing import Preprocessing
     from tessera.models.registry import build_model
 
     torch.manual_seed(1)

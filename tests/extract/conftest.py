@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tessera.models.bundle import Bundle, ModelCard, Preprocessing
+from tessera.models.bundle import Bundle, ModelCard
+from tessera.models.preprocessing import Preprocessing
 
 onnx = pytest.importorskip("onnx")
 

@@ -98,7 +98,7 @@ def test_equal_shapes_share_batches_and_others_do_not() -> None:
         return first_values(images)
 
     sources = [picture_bytes(i, (8, 8) if i % 2 else (8, 9)) for i in range(40)]
-    config = PipelineConfig(decoders=2, lanes=1, batch=4, window=24)
+    config = PipelineConfig(decoders=2, workers=1, batch=4, window=24)
     values = [extraction.descriptor[0] for extraction in run_pipeline(describe, config, sources)]
     assert values == list(range(40))
     assert all(len(shapes) == 1 for shapes in batches)
@@ -116,7 +116,7 @@ def test_no_more_than_the_window_is_read_ahead() -> None:
             taken += 1
             yield picture_bytes(i)
 
-    config = PipelineConfig(decoders=3, lanes=2, batch=2, window=9)
+    config = PipelineConfig(decoders=3, workers=2, batch=2, window=9)
     for done, extraction in enumerate(run_pipeline(first_values, config, sources())):
         assert extraction.descriptor[0] == done
         ahead.append(taken - done)
@@ -125,7 +125,7 @@ def test_no_more_than_the_window_is_read_ahead() -> None:
 
 
 def test_decoding_goes_on_while_the_network_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one lane held inside the network, the decoders must fill the window."""
+    """With one worker held inside the network, the decoders must fill the window."""
     import tessera.extract.pipeline as module
 
     decoded = threading.Semaphore(0)
@@ -145,7 +145,7 @@ def test_decoding_goes_on_while_the_network_runs(monkeypatch: pytest.MonkeyPatch
         return first_values(images)
 
     sources = [picture_bytes(i) for i in range(10)]
-    config = PipelineConfig(decoders=2, lanes=1, window=6)
+    config = PipelineConfig(decoders=2, workers=1, window=6)
     assert [e.descriptor[0] for e in run_pipeline(describe, config, sources)] == list(range(10))
 
 

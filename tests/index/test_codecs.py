@@ -1,7 +1,8 @@
-"""The parts of the codecs: words, projection, scans, stores, calibration, drift."""
+"""The parts of the codecs: centroids, projection, scans, stores, calibration, drift."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import faiss
@@ -10,20 +11,20 @@ import pytest
 
 from tessera.errors import IndexingError
 from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choose_codec
-from tessera.index.calibration import Calibration, Probe, calibrate, expected_depth
-from tessera.index.codec import use_threads
-from tessera.index.first_look import FirstLook
-from tessera.index.flat import FlatCodec
-from tessera.index.foretelling import ScoreSample
-from tessera.index.lists import ListOrder, train_centres
-from tessera.index.pq1 import Pq1Codec, train_words
-from tessera.index.pq8 import Pq8Codec
-from tessera.index.projection import Projection, allot, principal_axes
-from tessera.index.residual import ResidualCodes
-from tessera.index.rows import Keep, Rows
-from tessera.index.scan import scan_blocks
+from tessera.index.codecs.block_scan import scan_blocks
+from tessera.index.codecs.calibration import Calibration, CalibrationSet, calibrate, estimate_num_candidates
+from tessera.index.codecs.coarse_scan import CoarseScan
+from tessera.index.codecs.codec import use_threads
+from tessera.index.codecs.flat import FlatCodec
+from tessera.index.codecs.inverted_lists import InvertedLists, train_list_centroids
+from tessera.index.codecs.pq1 import Pq1Codec, train_scalar_centroids
+from tessera.index.codecs.pq8 import Pq8Codec
+from tessera.index.codecs.projection import Projection, allocate_dimensions, principal_axes
+from tessera.index.codecs.residual_rescoring import ResidualCodes
+from tessera.index.codecs.threshold_estimation import ThresholdEstimator
+from tessera.index.descriptor_file import DescriptorStore, best, inner_products, widen
+from tessera.index.rows import RowFilter, Rows
 from tessera.index.search_index import DRIFT_RATIO
-from tessera.index.store import DescriptorStore, best, inner_products, widen
 
 
 def test_widening_is_exact_for_every_finite_half() -> None:
@@ -42,28 +43,28 @@ def test_a_store_of_segments_is_one_array(gallery: Any) -> None:
     assert np.array_equal(np.concatenate([block for _, block in store.blocks(700)]), gallery)
 
 
-def test_words_of_one_dimension_are_those_of_lloyd() -> None:
+def test_centroids_of_one_dimension_are_those_of_lloyd() -> None:
     values = np.random.default_rng(0).standard_normal((4000, 1)).astype(np.float32)
-    words, affine = train_words(values)
-    assert np.all(np.diff(words[0]) >= 0)
-    nearest = np.abs(values - words[0][None]).argmin(axis=1)
-    means = np.array([values[nearest == i].mean() if (nearest == i).any() else words[0, i] for i in range(256)])
-    assert np.abs(means - words[0]).max() < 0.02
-    ours = np.square(values[:, 0] - words[0][nearest]).mean()
+    centroids, affine = train_scalar_centroids(values)
+    assert np.all(np.diff(centroids[0]) >= 0)
+    nearest = np.abs(values - centroids[0][None]).argmin(axis=1)
+    means = np.array([values[nearest == i].mean() if (nearest == i).any() else centroids[0, i] for i in range(256)])
+    assert np.abs(means - centroids[0]).max() < 0.02
+    ours = np.square(values[:, 0] - centroids[0][nearest]).mean()
     peer = faiss.Kmeans(1, 256, niter=40, seed=1, min_points_per_centroid=1)
     peer.train(values)
     assert ours <= 1.1 * peer.index.search(values, 1)[0].mean()
     fitted = affine[0] + affine[1] * nearest / 255
-    assert np.square(fitted - words[0][nearest]).mean() < 0.02
+    assert np.square(fitted - centroids[0][nearest]).mean() < 0.02
 
 
-def test_pq1_codes_are_the_nearest_words_and_scores_use_them(gallery: Any, queries: Any) -> None:
+def test_pq1_codes_are_the_nearest_centroids_and_scores_use_them(gallery: Any, queries: Any) -> None:
     store = DescriptorStore.of(gallery)
     codec = Pq1Codec.fit(store, seed=0, target_recall=1.0)
     codes = codec.encode(gallery[:50])
-    words = codec.state()[1]["words"]
-    slow = np.abs(gallery[:50, :, None] - words[None]).argmin(axis=2)
-    decoded = np.take_along_axis(words[None], slow[:, :, None], axis=2)[..., 0]
+    centroids = codec.state()[1]["centroids"]
+    slow = np.abs(gallery[:50, :, None] - centroids[None]).argmin(axis=2)
+    decoded = np.take_along_axis(centroids[None], slow[:, :, None], axis=2)[..., 0]
     assert np.allclose(codec.decode(codes), decoded, atol=1e-6)
     everything = codec.decode(codec.encode(gallery))
     for asked in (queries[:2], queries):  # one query at a time, and as a batch
@@ -73,16 +74,16 @@ def test_pq1_codes_are_the_nearest_words_and_scores_use_them(gallery: Any, queri
         assert np.allclose(scores, np.take_along_axis(exact, rows, axis=1), atol=1e-5)
 
 
-def test_pq8_scores_are_products_with_the_words(gallery: Any, queries: Any) -> None:
+def test_pq8_scores_are_products_with_the_centroids(gallery: Any, queries: Any) -> None:
     store = DescriptorStore.of(gallery[:, :60])  # 60 is no multiple of 8
     codec = Pq8Codec.fit(store, seed=0, target_recall=1.0)
     values, arrays = codec.state()
     assert values == {}
     assert arrays["codes"].shape == (3000, 8)
-    columns = [arrays["words"][m][arrays["codes"][:, m]] for m in range(8)]
+    columns = [arrays["centroids"][m][arrays["codes"][:, m]] for m in range(8)]
     decoded = np.concatenate(columns, axis=1)[:, :60]
     exact = queries[:, :60] @ decoded.T
-    keep = Keep(3000, rows=np.arange(0, 3000, 2))
+    keep = RowFilter(3000, rows=np.arange(0, 3000, 2))
     for asked in (slice(0, 3), slice(0, 12)):
         for kept in (None, keep):
             scores, rows = codec.search(np.ascontiguousarray(queries[asked, :60]), 10, kept, store)
@@ -95,10 +96,10 @@ def test_pq8_scores_are_products_with_the_words(gallery: Any, queries: Any) -> N
 
 def test_codes_have_the_papers_bytes_and_five_in_a_hundred_more(make_descriptors: Any) -> None:
     count = 40_000
-    words = np.zeros((128, 256, 8), np.float32)
+    centroids = np.zeros((128, 256, 8), np.float32)
     rows = Rows(np.arange(count) * 2)  # ids with gaps, as a gallery has them
-    pq8 = Pq8Codec(1024, words, np.zeros((count, 128), np.uint8))
-    assert (pq8.memory_bytes - words.nbytes + rows.memory_bytes) / count <= 1.05 * 128
+    pq8 = Pq8Codec(1024, centroids, np.zeros((count, 128), np.uint8))
+    assert (pq8.memory_bytes - centroids.nbytes + rows.memory_bytes) / count <= 1.05 * 128
     some = make_descriptors(512, 1024, seed=1)
     pq1 = Pq1Codec.fit(DescriptorStore.of(some), seed=0, target_recall=0.99)
     before = pq1.memory_bytes
@@ -133,13 +134,13 @@ def test_products_of_projected_rows_and_queries_differ_from_scores_by_a_number_a
 
 def test_coordinates_are_shared_out_in_groups_of_equal_product() -> None:
     variances = (2.0 ** -np.arange(16)).astype(np.float32)
-    order = allot(variances, 8)
+    order = allocate_dimensions(variances, 8)
     assert sorted(order.tolist()) == list(range(16))
     products = variances[order].reshape(8, 2).prod(axis=1)
     assert np.allclose(products, products[0])
 
 
-def test_residuals_add_what_their_words_say(gallery: Any) -> None:
+def test_residuals_add_what_their_centroids_say(gallery: Any) -> None:
     missed = gallery[:, :32] * np.float32(0.1)
     residual = ResidualCodes.fit(missed, 8, seed=0)
     residual.append(residual.encode(missed))
@@ -158,14 +159,14 @@ def test_residuals_add_what_their_words_say(gallery: Any) -> None:
     assert np.array_equal(again.decode(again.codes), decoded)
 
 
-def test_depth_is_foretold_from_a_sample() -> None:
+def test_the_number_of_candidates_is_estimated_from_a_sample() -> None:
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((20, 5000)).astype(np.float32)
     neighbours = [np.full(10, 2.3263, np.float32)] * 20  # one in a hundred scores higher
-    assert expected_depth(scores, neighbours, 100_000, {10: 0.5}) == pytest.approx(1000, rel=0.2)
+    assert estimate_num_candidates(scores, neighbours, 100_000, {10: 0.5}) == pytest.approx(1000, rel=0.2)
     harder = [np.append(near, np.full(10, 1.2816, np.float32)) for near in neighbours]  # and these one in ten
-    assert expected_depth(scores, harder, 100_000, {10: 0.5}) == pytest.approx(1000, rel=0.2)
-    assert expected_depth(scores, harder, 100_000, {10: 0.5, 20: 0.9}) == pytest.approx(10_000, rel=0.2)
+    assert estimate_num_candidates(scores, harder, 100_000, {10: 0.5}) == pytest.approx(1000, rel=0.2)
+    assert estimate_num_candidates(scores, harder, 100_000, {10: 0.5, 20: 0.9}) == pytest.approx(10_000, rel=0.2)
 
 
 def test_a_scan_of_blocks_finds_the_best(gallery: Any, queries: Any) -> None:
@@ -174,19 +175,19 @@ def test_a_scan_of_blocks_finds_the_best(gallery: Any, queries: Any) -> None:
     scores, rows = scan_blocks(queries, blocks, 30, None)
     assert np.allclose(np.sort(scores, axis=1), np.sort(exact, axis=1)[:, -30:], atol=1e-6)
     assert np.allclose(scores, np.take_along_axis(exact, rows, axis=1), atol=1e-6)
-    _, few = scan_blocks(queries, blocks, 30, Keep(3000, rows=np.array([5, 1700])))
+    _, few = scan_blocks(queries, blocks, 30, RowFilter(3000, rows=np.array([5, 1700])))
     assert all(sorted(row) == [-1] * 28 + [5, 1700] for row in few.tolist())
 
 
 def test_rows_find_the_newest_of_equal_ids() -> None:
     rows = Rows([9, 4, 7, 4, 2**40])
     assert rows.find(np.array([4, 9, 5, 2**40, -1])).tolist() == [3, 0, -1, 4, -1]
-    rows.bury(np.array([3]))
+    rows.mark_deleted(np.array([3]))
     assert rows.find(np.array([4])).tolist() == [-1]
-    assert rows.alive == 4
+    assert rows.live == 4
     longer = rows.extended(np.array([4, 11]))
     assert longer.find(np.array([4, 11, 9])).tolist() == [5, 6, 0]
-    assert longer.dead == 1
+    assert longer.deleted == 1
 
 
 def test_ids_that_run_on_take_no_memory() -> None:
@@ -211,98 +212,111 @@ def test_exact_scores_do_not_depend_on_their_company(gallery: Any, queries: Any)
     assert np.array_equal(inner_products(queries[0], gallery.astype(np.float16)), together)
 
 
-def test_depths_grow_with_k_and_with_the_gallery() -> None:
+def test_candidates_grow_with_k_and_with_the_gallery() -> None:
     calibration = Calibration(
-        depth_10=100, depth_100=1000, exact_10=40, exact_100=220, probes=8, recall=0.99, total=9000
+        num_candidates_10=100,
+        num_candidates_100=1000,
+        num_rescored_10=40,
+        num_rescored_100=220,
+        nprobe=8,
+        recall=0.99,
+        total=9000,
     )
-    assert [calibration.depth_for(k, 9000) for k in (1, 10, 55, 100, 250)] == [100, 100, 550, 1000, 2500]
-    assert [calibration.exact_for(k, 9000) for k in (1, 10, 55, 100, 250)] == [40, 40, 130, 220, 550]
-    assert [calibration.depth_for(100, total) for total in (4, 36_000, 225_000)] == [1000, 2000, 5000]
-    assert calibration.exact_for(250, 36_000) == 1100
+    assert [calibration.num_candidates_for(k, 9000) for k in (1, 10, 55, 100, 250)] == [100, 100, 550, 1000, 2500]
+    assert [calibration.num_rescored_for(k, 9000) for k in (1, 10, 55, 100, 250)] == [40, 40, 130, 220, 550]
+    assert [calibration.num_candidates_for(100, total) for total in (4, 36_000, 225_000)] == [1000, 2000, 5000]
+    assert calibration.num_rescored_for(250, 36_000) == 1100
     assert Calibration.from_values(calibration.to_values()) == calibration
 
 
-def test_probes_are_those_that_cost_least() -> None:
+def test_nprobe_is_the_one_that_costs_least() -> None:
     """With two lists everything is found, with four it is found higher up: which is better is a matter of cost."""
-    probe = Probe(np.array([1000, 1001]), np.zeros((2, 4), np.float32), np.tile(np.arange(100), (2, 1)))
+    calibration_set = CalibrationSet(
+        np.array([1000, 1001]), np.zeros((2, 4), np.float32), np.tile(np.arange(100), (2, 1))
+    )
 
-    def rough(queries: Any, depth: int, probes: int) -> tuple[Any, Any]:
-        strangers = np.arange(2000, 2000 + {1: 0, 2: 500, 4: 100}[probes])
-        known = np.arange(50 if probes == 1 else 100)
+    def search_candidates(queries: Any, count: int, nprobe: int) -> tuple[Any, Any]:
+        strangers = np.arange(2000, 2000 + {1: 0, 2: 500, 4: 100}[nprobe])
+        known = np.arange(50 if nprobe == 1 else 100)
         rows = np.tile(np.concatenate([strangers, known]), (2, 1))
         return rows, -np.arange(rows.shape[1], dtype=np.float32)[None].repeat(2, axis=0)
 
-    def depths(c: Calibration) -> float:
-        return c.depth_100
+    def candidates(c: Calibration) -> float:
+        return c.num_candidates_100
 
-    assert calibrate(rough, probe, 9999, probes=(1, 2, 4), target=0.99, cost=depths).probes == 4
-    assert calibrate(rough, probe, 9999, probes=(1, 2, 4), target=0.99, cost=lambda c: c.probes).probes == 2
-    assert calibrate(rough, probe, 9999, probes=(1,), target=0.99).probes == 1  # not enough, but all there is
+    def chosen(nprobe: tuple[int, ...], cost: Callable[[Calibration], float] = candidates) -> int:
+        return calibrate(search_candidates, calibration_set, 9999, nprobe=nprobe, target=0.99, cost=cost).nprobe
+
+    assert chosen((1, 2, 4)) == 4
+    assert chosen((1, 2, 4), cost=lambda c: c.nprobe) == 2
+    assert chosen((1,)) == 1  # not enough, but all there is
 
 
 def test_lists_are_ordered_between_product_and_distance(gallery: Any, queries: Any) -> None:
-    centres = train_centres(gallery, np.arange(64), 8, seed=0)
-    assert np.all(centres[:, 0] == 0)  # the mean's coordinate says nothing of where a row lies
-    lists = ListOrder(centres)
+    centroids = train_list_centroids(gallery, np.arange(64), 8, seed=0)
+    assert np.all(centroids[:, 0] == 0)  # the mean's coordinate says nothing of where a row lies
+    lists = InvertedLists(centroids)
     assert len(lists) == 8
-    promised = queries @ centres.T - 0.25 * np.square(centres).sum(axis=1)
+    promised = queries @ centroids.T - 0.25 * np.square(centroids).sum(axis=1)
     for query, theirs in zip(queries, promised, strict=True):
         ranks = np.argsort(np.argsort(-theirs))
-        homes = np.square(gallery[:99, None] - centres).sum(axis=2).argmin(axis=1)
+        homes = np.square(gallery[:99, None] - centroids).sum(axis=2).argmin(axis=1)
         assert np.array_equal(lists.ranks(query[None], gallery[:99]), ranks[homes])
-    again = ListOrder.of_queries(lists.queries)
-    assert np.array_equal(again.rows.reconstruct_n(0, 8), centres)
+    again = InvertedLists.of_queries(lists.queries)
+    assert np.array_equal(again.rows.reconstruct_n(0, 8), centroids)
 
 
-def first_look(gallery: Any, lists: int = 1) -> FirstLook:
+def fit_coarse_scan(gallery: Any, lists: int = 1) -> CoarseScan:
     store = DescriptorStore.of(gallery)
-    probe = Probe.draw(store, 0)
-    first, _ = FirstLook.fit(store, probe, coordinates=64, lists=lists, seed=0, target_recall=0.98)
-    first.append(first.projection.apply(gallery))
-    return first
+    calibration_set = CalibrationSet.draw(store, 0)
+    coarse, _ = CoarseScan.fit(store, calibration_set, coordinates=64, lists=lists, seed=0, target_recall=0.98)
+    coarse.append(coarse.projection.apply(gallery))
+    return coarse
 
 
 @pytest.mark.parametrize("lists", [1, 4])
 def test_about_as_many_rows_are_kept_as_asked_and_they_are_the_best(lists: int, gallery: Any, queries: Any) -> None:
-    first = first_look(gallery, lists)
+    coarse = fit_coarse_scan(gallery, lists)
     counts = []
-    for query in first.projection.apply_query(queries):
-        rows, scores = first.keep_about(query[None], 800, probes=lists)
+    for query in coarse.projection.apply_query(queries):
+        rows, scores = coarse.scan_above_threshold(query[None], 800, nprobe=lists)
         counts.append(len(rows))
-        deep, estimates = first.best(query[None], 3000, probes=lists)
+        deep, estimates = coarse.search(query[None], 3000, nprobe=lists)
         assert set(rows) == set(deep[0][estimates[0] >= scores.min()])
         assert np.array_equal(np.sort(scores)[::-1], estimates[0][: len(rows)])
-    assert len(set(counts)) > 1  # or it was not foretold
+    assert len(set(counts)) > 1  # or no threshold was estimated
     assert 0.6 * 800 < np.mean(counts) < 1.5 * 800
 
 
-def test_what_can_not_be_foretold_is_the_exact_number(gallery: Any, queries: Any) -> None:
-    first = first_look(gallery)
-    query = first.projection.apply_query(queries[:1])
-    assert len(first.keep_about(query, 100)[0]) == 100  # too few of the sample
-    few = Keep(3000, rows=np.arange(0, 3000, 3))
-    rows, _ = first.keep_about(query, 600, few)
+def test_without_an_estimate_it_is_the_exact_number(gallery: Any, queries: Any) -> None:
+    coarse = fit_coarse_scan(gallery)
+    query = coarse.projection.apply_query(queries[:1])
+    assert len(coarse.scan_above_threshold(query, 100)[0]) == 100  # too few of the sample
+    few = RowFilter(3000, rows=np.arange(0, 3000, 3))
+    rows, _ = coarse.scan_above_threshold(query, 600, few)
     assert len(rows) == 600
     assert np.all(rows % 3 == 0)
-    best = np.sort(first.best(query, 3000)[0][0, :300])
-    others = Keep(3000, rows=np.setdiff1d(np.arange(3000), best))
-    assert len(others) == 2700  # nearly all, but none of those that were foretold
-    first._sample = ScoreSample.fit(first.index.pq, first.projection.apply(gallery[best])[:, first._order])
-    rows, _ = first.keep_about(query, 600, others)
+    best = np.sort(coarse.search(query, 3000)[0][0, :300])
+    others = RowFilter(3000, rows=np.setdiff1d(np.arange(3000), best))
+    assert len(others) == 2700  # nearly all, but none of those that the sample has
+    coarse._estimator = ThresholdEstimator.fit(
+        coarse.index.pq, coarse.projection.apply(gallery[best])[:, coarse._order]
+    )
+    rows, _ = coarse.scan_above_threshold(query, 600, others)
     assert len(rows) == 600
     assert not np.isin(rows, best).any()
 
 
 def test_a_sample_foretells_the_score_of_a_share(gallery: Any, queries: Any) -> None:
-    first = first_look(gallery)
-    everything = ScoreSample.fit(first.index.pq, first.projection.apply(gallery)[:, first._order])
-    coordinates = first.projection.apply_query(queries[:1])
-    asked = np.ascontiguousarray(coordinates[:, first._order])
-    assert everything.score_at(asked, 0.1) == pytest.approx(first.best(coordinates, 300)[1][0, -1], abs=1e-3)
-    assert everything.score_at(asked, 0.001) is None
-    assert everything.score_at(asked, 1.0) is None
-    assert ScoreSample.size_for(160) == 10
-    assert ScoreSample.size_for(10**9) == 32768
+    coarse = fit_coarse_scan(gallery)
+    everything = ThresholdEstimator.fit(coarse.index.pq, coarse.projection.apply(gallery)[:, coarse._order])
+    coordinates = coarse.projection.apply_query(queries[:1])
+    asked = np.ascontiguousarray(coordinates[:, coarse._order])
+    assert everything.threshold_for(asked, 0.1) == pytest.approx(coarse.search(coordinates, 300)[1][0, -1], abs=1e-3)
+    assert everything.threshold_for(asked, 0.001) is None
+    assert everything.threshold_for(asked, 1.0) is None
+    assert ThresholdEstimator.size_for(160) == 10
+    assert ThresholdEstimator.size_for(10**9) == 32768
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -310,7 +324,7 @@ def test_flat_holds_every_segment_once_it_is_asked(gallery: Any, queries: Any, t
     halves = gallery.astype(np.float16)
     store = DescriptorStore(64, [halves[:1500], halves[1500:1501], halves[1501:]])
     filtered = FlatCodec.fit(store, seed=0, target_recall=1.0).search(
-        queries, 2, Keep(3000, rows=np.array([4, 9])), store
+        queries, 2, RowFilter(3000, rows=np.array([4, 9])), store
     )
     assert np.array_equal(np.sort(filtered[1]), [[4, 9]] * len(queries))
     codec = FlatCodec.fit(store, seed=0, target_recall=1.0)

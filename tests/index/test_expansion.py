@@ -9,7 +9,7 @@ import pytest
 
 from tessera.errors import UsageError
 from tessera.index.build import build_index
-from tessera.index.expansion import augment, diffuse, expand_query, mutual_graph, solve
+from tessera.index.expansion import augment, diffuse, expand_query, mutual_graph
 from tessera.index.refinement import augment_gallery, expand_queries, search_refined
 from tessera.index.rerank import refine, rerank_scores
 
@@ -104,12 +104,6 @@ def test_diffusion_over_a_small_gallery_remembers_its_query() -> None:
     plain = np.argsort(-(rows @ rows.T) + 2 * np.eye(40), axis=1)[:, :4]
     assert share_found() >= (plain // 5 == np.arange(40)[:, None] // 5).mean()
     assert share_found() > share_found(neighbours=50, damping=0.99) + 0.1
-
-
-def test_conjugate_gradients_solve_a_system() -> None:
-    root = np.random.default_rng(0).standard_normal((20, 20))
-    system, target = root @ root.T + np.eye(20), np.arange(20.0)
-    assert np.allclose(solve(system, target, 1e-12), np.linalg.solve(system, target), atol=1e-7)
 
 
 def test_refining_is_a_weighted_sum_with_the_nearest(gallery: Any) -> None:

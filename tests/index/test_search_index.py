@@ -122,13 +122,13 @@ def test_maintenance_changes_no_answer(index: SearchIndex, queries: Any, make_de
     assert index.needs_maintenance
     assert index.maintain(force=True)
     assert index.tail_size == 0
-    assert index.dead == 0
+    assert index.deleted == 0
     assert index.size == 2800
     after = index.search(queries, 10)
     if index.codec == "flat":
         assert np.array_equal(before[1], after[1])
         assert np.array_equal(before[0], after[0])
-    # The others go from exact to coded scores for the tail, or look into other lists: nearly the same answers.
+    # The others go from exact to coded scores for the tail, or scan other lists: nearly the same answers.
     assert np.mean([np.isin(a, b).mean() for a, b in zip(before[1], after[1], strict=True)]) > 0.75
 
 

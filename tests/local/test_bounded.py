@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.bench.local import measure_asmk
+from tessera.bench.local_search import measure_asmk
 from tessera.local import bounded, codebook
 from tessera.local.bounded import LEVELS, BoundedSearch, Room, fill_bounds, is_quick
 from tessera.local.codebook import Codebook

@@ -177,7 +177,7 @@ def test_a_global_bundle_gives_maxima(token_bundle):
 
 
 def test_a_local_bundle_has_no_deep_spatial_matching(tmp_path):
-    from tessera.models.export import export_bundle, make_card
+    from tessera.models.onnx_export import export_bundle, make_card
     from tessera.models.registry import build_model
 
     network = build_model("how-r18", backbone="tiny", dim=8)

@@ -13,7 +13,7 @@ import torch
 from tessera.errors import ModelError, UsageError
 from tessera.extract.scales import rescale
 from tessera.local.network import NetworkExtractor, select_strongest
-from tessera.models.export import export_bundle, make_card
+from tessera.models.onnx_export import export_bundle, make_card
 from tessera.models.registry import build_model
 
 STEMS = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import tessera
 from tessera.cli.main import app
 from tessera.data.leave_one_out import leave_one_out, load_labelled_source
 from tessera.errors import ConfigError, IndexingError, UsageError
@@ -253,7 +254,9 @@ def test_a_system_is_built_from_the_command_line(places, tmp_path):
     assert isinstance(nothing.exception, UsageError)
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "systems").glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((Path(tessera.__file__).parent / "systems").glob("*.toml")), ids=lambda p: p.stem
+)
 def test_the_shipped_systems_read(path):
     config = read_config(path)
     assert config.kind in ("asmk", "rasmk", "vlad", "tokens")
@@ -271,7 +274,7 @@ def test_regions_come_from_where_tokens_look(built, places, token_bundle, tmp_pa
 @pytest.mark.parametrize("model", ["how-r18", "delf-r50"])
 def test_a_local_bundle_is_a_systems_extractor(model, places, tmp_path):
     torch = pytest.importorskip("torch")
-    from tessera.models.export import export_bundle, make_card
+    from tessera.models.onnx_export import export_bundle, make_card
     from tessera.models.registry import build_model
 
     torch.manual_seed(0)

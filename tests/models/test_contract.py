@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tessera.errors import ConfigError, ModelError
-from tessera.models.export import Network
+from tessera.models.onnx_export import Network
 from tessera.models.registry import MODELS, build_model
 
 # Widths at which a test takes milliseconds; keys that a configuration does not have are left out.

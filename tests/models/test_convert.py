@@ -15,7 +15,7 @@ from tessera.errors import CheckpointError
 from tessera.models.bundle import Bundle
 from tessera.models.convert import FORMATS, convert_checkpoint, load_checkpoint
 from tessera.models.convert.formats import Format
-from tessera.models.export import Network, check_graph, load_network
+from tessera.models.onnx_export import Network, check_graph, load_network
 from tessera.models.registry import build_model
 from tessera.models.whitening import Whitening
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tessera.models.convert import load_checkpoint
+from tessera.models.global_network import GlobalNetwork
 from tessera.models.losses.arcface import ArcFace, ArcFaceConfig
-from tessera.models.network import GlobalNetwork
 from tessera.models.released import DropPath, Encoder, ReleasedHead
 
 PICTURES = {"a": (224, 320, 1), "b": (320, 256, 2)}

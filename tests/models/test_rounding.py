@@ -7,7 +7,7 @@ from pathlib import Path
 import onnxruntime
 import torch
 
-from tessera.models.export import export_bundle, make_card
+from tessera.models.onnx_export import export_bundle, make_card
 from tessera.models.registry import build_model
 
 

@@ -9,9 +9,9 @@ import torch
 
 from tessera.errors import ConfigError
 from tessera.models.lfsa import SecondOrderAttention
-from tessera.models.refinement import RefinementBlock
 from tessera.models.registry import build_model
 from tessera.models.token import TokenConfig, TokenHead
+from tessera.models.token_refinement import RefinementBlock
 from tessera.models.tokenizers import AttentionTokenizer, QuantisedTokenizer
 
 SMALL = {"backbone": "tiny", "channels": 16, "heads": 4, "dim": 24}
@@ -201,7 +201,9 @@ def test_a_shared_block_of_the_projection_is_that_block_repeated() -> None:
         for key, expected in own(features).items():
             torch.testing.assert_close(shared(features)[key], expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(shared.describe(features), own.describe(features), rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(shared.places(features), own.places(features), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            shared.position_contributions(features), own.position_contributions(features), rtol=1e-12, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("power", [1.0, 3.0])
@@ -211,9 +213,9 @@ def test_what_the_places_add_is_what_the_tokens_add(power: float) -> None:
     with torch.no_grad():
         head.tokenizer.weight.normal_()
         features = torch.rand(2, 5, 4, 6, dtype=torch.float64)
-        places, parts = head.places(features), head(features)["parts"]
-    assert places.shape == (2, 3, 7, 4, 6)
-    torch.testing.assert_close(places.sum(dim=(-1, -2)), parts[:, :3], rtol=1e-10, atol=1e-12)
+        added, parts = head.position_contributions(features), head(features)["parts"]
+    assert added.shape == (2, 3, 7, 4, 6)
+    torch.testing.assert_close(added.sum(dim=(-1, -2)), parts[:, :3], rtol=1e-10, atol=1e-12)
     elsewhere = features.clone()
     elsewhere[..., 0, 0] = 0
-    assert torch.all(head.places(elsewhere)[..., 0, 0].abs() < 1e-4)
+    assert torch.all(head.position_contributions(elsewhere)[..., 0, 0].abs() < 1e-4)

@@ -1,4 +1,4 @@
-"""Whitening against the field's numbers, and what it promises: unit variance, round trips, folding."""
+"""Whitening against the field's numbers, and what it promises: unit variance, the start of a layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tessera.errors import DataError, ModelError
-from tessera.models.whitening import HOW_FLOOR, Whitening, fit_pairs, fit_pca, fold_into_layer, load_into_layer
+from tessera.models.whitening import HOW_FLOOR, fit_pca, load_into_layer
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +38,6 @@ def test_pca_gives_the_golden_numbers(golden: dict[str, np.ndarray]) -> None:
     assert np.array_equal(fit_pca(x, 8).apply(x), whitening.apply(x, 8))
 
 
-@pytest.mark.parametrize("name", ["lw", "lwdef"])
-def test_pairs_give_the_golden_numbers(golden: dict[str, np.ndarray], name: str) -> None:
-    x = golden["X" if name == "lw" else "Xdef"].T
-    whitening = fit_pairs(x, golden["qidxs"], golden["pidxs"])
-    assert np.abs(whitening.mean - golden[f"{name}_m"][:, 0]).max() < 1e-12
-    assert agrees_up_to_sign(whitening.projection, golden[f"{name}_P"].T)
-    assert np.abs(dots(whitening.apply(x, 8)) - dots(golden[f"{name}_apply8"].T)).max() < 1e-9
-    if name == "lw":
-        assert np.abs(dots(whitening.apply(x)) - dots(golden["lw_apply"].T)).max() < 1e-9
-
-
 @pytest.mark.parametrize("shrinkage", [1.0, 0.5])
 def test_shrinkage_gives_the_golden_numbers(golden: dict[str, np.ndarray], shrinkage: float) -> None:
     x = golden["X"].T
@@ -74,32 +63,6 @@ def test_directions_without_variance_are_refused_unless_cut_or_floored() -> None
     assert np.isfinite(fit_pca(x, floor=1e-6).apply(x)).all()
 
 
-def test_save_and_load(tmp_path: Path) -> None:
-    x = np.random.default_rng(4).standard_normal((30, 4))
-    whitening = fit_pca(x)
-    whitening.save(tmp_path / "white.npz")
-    loaded = Whitening.load(tmp_path / "white.npz")
-    assert np.array_equal(loaded.apply(x), whitening.apply(x))
-
-
-def test_files_that_are_no_whitening_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "white.npz"
-    path.write_bytes(b"PK\x03\x04 not a zip")
-    with pytest.raises(ModelError, match="not a whitening"):
-        Whitening.load(path)
-    with pytest.raises(ModelError, match="not a whitening"):
-        Whitening.load(tmp_path / "absent.npz")
-    np.savez(path, mean=np.zeros(3))
-    with pytest.raises(ModelError, match="not a whitening"):
-        Whitening.load(path)
-    np.savez(path, mean=np.zeros(3), projection=np.zeros((4, 2)))
-    with pytest.raises(ModelError, match="shape"):
-        Whitening.load(path)
-    np.savez(path, mean=np.array([np.nan, 0]), projection=np.eye(2))
-    with pytest.raises(ModelError, match="NaN"):
-        Whitening.load(path)
-
-
 def test_wrong_descriptors_are_refused() -> None:
     x = np.random.default_rng(5).standard_normal((20, 3))
     whitening = fit_pca(x)
@@ -111,26 +74,6 @@ def test_wrong_descriptors_are_refused() -> None:
         fit_pca(np.full((3, 2), np.nan))
     with pytest.raises(DataError, match="rows"):
         fit_pca(np.zeros(3))
-    with pytest.raises(DataError, match="as many queries"):
-        fit_pairs(x, [0, 1], [2])
-
-
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_folded_layer_equals_layer_then_whitening(with_bias: bool) -> None:
-    torch.manual_seed(6)
-    layer = torch.nn.Linear(7, 4, bias=with_bias).double()
-    inputs = torch.randn(50, 7, dtype=torch.float64)
-    with torch.no_grad():
-        outputs = layer(inputs).numpy()
-        whitening = fit_pca(outputs)
-        fold_into_layer(layer, whitening)
-        assert np.abs(layer(inputs).numpy() - whitening.project(outputs)).max() < 1e-10
-
-
-def test_folding_keeps_the_size() -> None:
-    x = np.random.default_rng(8).standard_normal((20, 4))
-    with pytest.raises(ModelError, match="cannot be folded"):
-        fold_into_layer(torch.nn.Linear(7, 4), fit_pca(x, 3))
 
 
 def test_a_layer_starts_as_the_whitening_of_its_input() -> None:

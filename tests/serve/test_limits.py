@@ -16,12 +16,12 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from tessera.serve.app import create_app
-from tessera.serve.lanes import MOST_TOGETHER, Lanes
 from tessera.serve.middleware import InFlight, LimitInFlight
 from tessera.serve.problems import ProblemError
 from tessera.serve.routes import Serving
 from tessera.serve.server import PatientProtocol
 from tessera.serve.settings import Settings
+from tessera.serve.worker_pools import MOST_TOGETHER, WorkerPools
 
 HEAD = b"POST /api/search HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
 
@@ -288,15 +288,15 @@ def test_work_that_waited_too_long_is_never_begun():
     release, begun = threading.Event(), []
 
     async def main():
-        lanes = Lanes(cores=1, timeout_s=0.2)
-        calls = [lanes.run("network", release.wait, 120)]
-        calls += [lanes.run("network", begun.append, index) for index in range(3)]
+        pools = WorkerPools(cores=1, timeout_s=0.2)
+        calls = [pools.run("network", release.wait, 120)]
+        calls += [pools.run("network", begun.append, index) for index in range(3)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(outcome, ProblemError) and outcome.status == 504 for outcome in outcomes)
         release.set()  # the first one kept its thread until now
-        lanes.timeout_s = 120
-        assert await lanes.run("network", len, "abc") == 3
-        lanes.close()
+        pools.timeout_s = 120
+        assert await pools.run("network", len, "abc") == 3
+        pools.close()
 
     asyncio.run(main())
     assert begun == []
@@ -315,10 +315,10 @@ def test_who_goes_away_while_waiting_is_not_worked_for():
         return release.wait(120)
 
     async def main():
-        lanes = Lanes(cores=1, timeout_s=120)
-        state = SimpleNamespace(service=None, lanes=lanes, settings=None)
+        pools = WorkerPools(cores=1, timeout_s=120)
+        state = SimpleNamespace(service=None, pools=pools, settings=None)
         request = Request({"type": "http", "app": SimpleNamespace(state=state)}, receive)
-        first = asyncio.ensure_future(lanes.run("network", hold))
+        first = asyncio.ensure_future(pools.run("network", hold))
         await asyncio.to_thread(held.wait, 120)
         waiting = asyncio.ensure_future(Serving.of(request).run_network(begun.append, 1))
         await asyncio.sleep(0)
@@ -331,7 +331,7 @@ def test_who_goes_away_while_waiting_is_not_worked_for():
         assert await Serving.of(request).run_network(len, "abc") == 3  # and who stays is answered
         with pytest.raises(ZeroDivisionError):
             await Serving.of(request).run_network(divmod, 1, 0)
-        lanes.close()
+        pools.close()
 
     asyncio.run(main())
     assert begun == []
@@ -345,18 +345,18 @@ def test_calls_that_wait_at_once_are_made_as_one():
         return [ValueError("odd") if number % 2 else 2 * number + plus for number in numbers]
 
     async def main():
-        lanes = Lanes(cores=1, timeout_s=120)
-        busy = asyncio.ensure_future(lanes.run("search", release.wait, 120))
-        given_up = asyncio.ensure_future(lanes.run_together("search", double, 100, plus=0))
-        calls = [lanes.run_together("search", double, number, plus=0) for number in range(2 * MOST_TOGETHER)]
-        calls.append(lanes.run_together("search", double, 4, plus=1))
+        pools = WorkerPools(cores=1, timeout_s=120)
+        busy = asyncio.ensure_future(pools.run("search", release.wait, 120))
+        given_up = asyncio.ensure_future(pools.run_together("search", double, 100, plus=0))
+        calls = [pools.run_together("search", double, number, plus=0) for number in range(2 * MOST_TOGETHER)]
+        calls.append(pools.run_together("search", double, 4, plus=1))
         waiting = [asyncio.ensure_future(call) for call in calls]
         await asyncio.sleep(0)
         given_up.cancel()
         await asyncio.wait({given_up})
         release.set()
         outcomes = await asyncio.gather(busy, *waiting, return_exceptions=True)
-        lanes.close()
+        pools.close()
         return outcomes[1:]
 
     *doubled, other_kind = asyncio.run(main())
@@ -375,14 +375,14 @@ def test_a_call_that_fails_fails_for_all_and_a_stop_leaves_nobody_waiting():
         return release.wait(120)
 
     async def main():
-        lanes = Lanes(cores=1, timeout_s=120)
+        pools = WorkerPools(cores=1, timeout_s=120)
         with pytest.raises(TypeError):
-            await lanes.run_together("search", sum, "a")
-        busy = asyncio.ensure_future(lanes.run("search", hold))
+            await pools.run_together("search", sum, "a")
+        busy = asyncio.ensure_future(pools.run("search", hold))
         await asyncio.to_thread(begun.wait, 120)
-        waiting = asyncio.ensure_future(lanes.run_together("search", sum, 1))
+        waiting = asyncio.ensure_future(pools.run_together("search", sum, 1))
         await asyncio.sleep(0)
-        lanes.close()
+        pools.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         release.set()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tessera.config import from_mapping
-from tessera.train.assembly import assemble, load_data
+from tessera.train.build_run import build_run, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer
@@ -61,6 +61,6 @@ def make_trainer(make_recipe: Callable[..., Recipe], tmp_path: Path) -> Callable
     def make(folder: str = "run", *, recipe: Recipe | None = None, **tables: Any) -> Trainer:
         chosen = recipe or make_recipe(**tables)
         run_dir = tmp_path / folder
-        return Trainer(assemble(chosen, load_data(chosen), World(), run_dir), run_dir)
+        return Trainer(build_run(chosen, load_data(chosen), World(), run_dir), run_dir)
 
     return make

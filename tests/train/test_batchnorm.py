@@ -9,8 +9,8 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from tessera.train.batchnorm import SharedBatchNorm, _convert, freeze_batch_norm, share_batch_norm
 from tessera.train.distributed import World
+from tessera.train.optimisation.batchnorm import SharedBatchNorm, _convert, freeze_batch_norm, share_batch_norm
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError, ConfigError, DataError, TrainingError
-from tessera.train.assembly import load_data
+from tessera.train.batches.inputs import _make_array
+from tessera.train.build_run import load_data
 from tessera.train.checkpoint import load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
-from tessera.train.inputs import _make_array
 from tessera.train.loop import Trainer, duration_text
 from tessera.train.recipe import Recipe
 from tessera.train.runs import train_run, train_runs
@@ -178,22 +178,22 @@ def test_the_frozen_mode_computes_each_map_once_and_trains_the_head(make_trainer
     tables: dict[str, Any] = {"frozen": {"enabled": True, "views": 2}, "loop": {"epochs": 4}}
     trainer = make_trainer("frozen", **tables)
     trainer.train()
-    feed: Any = trainer.run.feed
-    assert feed.computed == len(trainer.run.images) * 2
+    loader: Any = trainer.run.loader
+    assert loader.computed == len(trainer.run.images) * 2
     curve = losses(trainer.run_dir)
     assert all(math.isfinite(loss) for loss in curve)
     again = make_trainer("frozen", recipe=trainer.run.recipe)
     (trainer.run_dir / "last.pt").unlink()
     again.train()
-    assert again.run.feed.computed == 0  # type: ignore[attr-defined]
+    assert again.run.loader.computed == 0  # type: ignore[attr-defined]
     assert losses(again.run_dir) == curve
 
 
 def test_frozen_maps_equal_the_backbone_up_to_half_precision(make_trainer: Callable[..., Trainer]) -> None:
     frozen, plain = make_trainer("a", frozen={"enabled": True, "views": 3}), make_trainer("b")
-    wanted = frozen.run.plan.indices(0)
-    ((maps, _),) = frozen.run.feed.batches([wanted], 1)
-    ((images, _),) = plain.run.feed.batches([wanted], 1)
+    wanted = frozen.run.sampler.indices(0)
+    ((maps, _),) = frozen.run.loader.batches([wanted], 1)
+    ((images, _),) = plain.run.loader.batches([wanted], 1)
     plain.objective.eval()
     with torch.no_grad():
         expected = plain.objective.network.backbone(images)
@@ -206,8 +206,8 @@ def test_kept_maps_belong_to_their_pictures(
     frozen = {"enabled": True, "views": 1, "dir": str(tmp_path / "maps")}
     other = tmp_path / "other"
     draw_images(other, classes=8, per_class=6, side=48)  # other pictures of the same names
-    first = make_trainer("a", frozen=frozen).run.feed
-    second = make_trainer("b", recipe=make_recipe(frozen=frozen, data={"root": str(other)})).run.feed
+    first = make_trainer("a", frozen=frozen).run.loader
+    second = make_trainer("b", recipe=make_recipe(frozen=frozen, data={"root": str(other)})).run.loader
     batch = [np.arange(4)]
     ((one, _),) = first.batches(batch, 0)
     ((two, _),) = second.batches(batch, 0)
@@ -225,7 +225,7 @@ def test_a_map_knows_which_picture_it_is_of(
     frozen = {"enabled": True, "views": 1}
     recipe = make_recipe(data={"root": str(tmp_path / "many"), "held_out": 0.0}, frozen=frozen)
     for _ in range(2):  # computed, then read from the disk
-        ((_, sources),) = make_trainer(recipe=recipe).run.feed.batches([np.array([0, 5])], 0)
+        ((_, sources),) = make_trainer(recipe=recipe).run.loader.batches([np.array([0, 5])], 0)
         assert sources[0] != 0 and sources[1] == 5
 
 

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 from tessera.errors import DataError
+from tessera.train.batches.mining import TupleSampler
+from tessera.train.batches.sampler import Indices
 from tessera.train.loop import Trainer
-from tessera.train.mining import TuplePlan
-from tessera.train.order import Indices
 from tessera.train.scalars import read_scalars
 
 LABELS = np.repeat(np.arange(6), 4)
 
 
-def plan_over(points: Tensor, **options: Any) -> TuplePlan:
-    """A plan whose descriptors are given points, N D."""
+def sampler_over(points: Tensor, **options: Any) -> TupleSampler:
+    """A sampler whose descriptors are given points, N D."""
     values = {"batch_size": 2, "queries": 6, "pool": 24, "negatives": 3, "seed": 0, **options}
-    return TuplePlan(LABELS, lambda indices: points[torch.from_numpy(indices)], **values)
+    return TupleSampler(LABELS, lambda indices: points[torch.from_numpy(indices)], **values)
 
 
 def random_points(seed: int) -> Tensor:
@@ -42,16 +42,16 @@ def slow_negatives(points: Tensor, query: int, pool: Indices, count: int) -> lis
 
 def test_negatives_are_the_nearest_one_of_each_other_class() -> None:
     points = random_points(1)
-    plan = plan_over(points)
-    plan.start_epoch(0)
-    assert plan.tuples.shape == (6, 5) and len(plan) == 3
-    for query, positive, *negatives in plan.tuples.tolist():
+    sampler = sampler_over(points)
+    sampler.start_epoch(0)
+    assert sampler.tuples.shape == (6, 5) and len(sampler) == 3
+    for query, positive, *negatives in sampler.tuples.tolist():
         assert LABELS[positive] == LABELS[query] and positive != query
         assert negatives == slow_negatives(points, query, np.arange(24), 3)
 
 
 def test_the_network_decides_and_each_epoch_draws_anew() -> None:
-    one, other = plan_over(random_points(1)), plan_over(random_points(2))
+    one, other = sampler_over(random_points(1)), sampler_over(random_points(2))
     one.start_epoch(0)
     other.start_epoch(0)
     assert np.array_equal(one.tuples[:, :2], other.tuples[:, :2])
@@ -62,24 +62,24 @@ def test_the_network_decides_and_each_epoch_draws_anew() -> None:
 
 
 def test_a_smaller_pool_limits_the_negatives() -> None:
-    plan = plan_over(random_points(1), pool=18)
-    plan.start_epoch(0)
-    assert len(np.unique(plan.tuples[:, 2:])) <= 18
+    sampler = sampler_over(random_points(1), pool=18)
+    sampler.start_epoch(0)
+    assert len(np.unique(sampler.tuples[:, 2:])) <= 18
 
 
 def test_given_pairs_are_the_only_ones() -> None:
     pairs = np.array([[0, 1], [4, 6], [9, 8], [20, 21]])
-    plan = plan_over(random_points(1), pairs=pairs, queries=4)
-    plan.start_epoch(0)
-    assert sorted(map(tuple, plan.tuples[:, :2].tolist())) == sorted(map(tuple, pairs.tolist()))
+    sampler = sampler_over(random_points(1), pairs=pairs, queries=4)
+    sampler.start_epoch(0)
+    assert sorted(map(tuple, sampler.tuples[:, :2].tolist())) == sorted(map(tuple, pairs.tolist()))
 
 
 def test_too_few_classes_or_pairs_are_refused() -> None:
     with pytest.raises(DataError, match="need at least 7 classes"):
-        plan_over(random_points(1), negatives=6)
+        sampler_over(random_points(1), negatives=6)
     with pytest.raises(DataError, match="fewer than one batch"):
-        plan_over(random_points(1), pairs=np.array([[0, 1]]))
-    lonely = TuplePlan(
+        sampler_over(random_points(1), pairs=np.array([[0, 1]]))
+    lonely = TupleSampler(
         np.arange(5).repeat([2, 2, 2, 1, 1]),
         lambda i: random_points(0)[i],
         batch_size=1,
@@ -92,10 +92,10 @@ def test_too_few_classes_or_pairs_are_refused() -> None:
 
 
 def test_an_epoch_is_taken_up_in_its_middle_with_the_tuples_it_had() -> None:
-    plan, later = plan_over(random_points(1)), plan_over(random_points(2))
-    plan.start_epoch(3)
-    later.start_epoch_at(3, plan.state())
-    assert np.array_equal(later.indices(2), plan.indices(2))
+    sampler, later = sampler_over(random_points(1)), sampler_over(random_points(2))
+    sampler.start_epoch(3)
+    later.start_epoch_at(3, sampler.state())
+    assert np.array_equal(later.indices(2), sampler.indices(2))
 
 
 EASY = {"area": (0.8, 1.0), "jitter": (0.0, 0.0, 0.0, 0.0)}
@@ -111,7 +111,7 @@ def loss_on(trainer: Trainer, tuples: Indices) -> float:
     """The loss of given tuples with the network as it is."""
     trainer.objective.eval()
     with torch.no_grad():
-        ((inputs, _),) = trainer.run.feed.batches([tuples.reshape(-1)], 99)
+        ((inputs, _),) = trainer.run.loader.batches([tuples.reshape(-1)], 99)
         return float(trainer.objective(inputs, torch.zeros(0))["loss"])
 
 
@@ -140,16 +140,16 @@ def test_the_loss_falls_and_mined_negatives_change(
     make_trainer: Callable[..., Trainer], loss: dict[str, Any], model: dict[str, Any]
 ) -> None:
     trainer = make_trainer(loss=loss, model=model, optimiser={"name": "adam", "rate": 0.005}, **TUPLES)
-    plan: Any = trainer.run.plan
-    plan.start_epoch(0)
-    first = plan.tuples.copy()
+    sampler: Any = trainer.run.sampler
+    sampler.start_epoch(0)
+    first = sampler.tuples.copy()
     before = loss_on(trainer, first)
     trainer.train()
     assert loss_on(trainer, first) < 0.8 * before
-    trainer.run.feed.photos.close()
-    plan.start_epoch(0)  # the same queries and pool, another network
-    assert np.array_equal(plan.tuples[:, :2], first[:, :2])
-    assert not np.array_equal(plan.tuples[:, 2:], first[:, 2:])
+    trainer.run.loader.photos.close()
+    sampler.start_epoch(0)  # the same queries and pool, another network
+    assert np.array_equal(sampler.tuples[:, :2], first[:, :2])
+    assert not np.array_equal(sampler.tuples[:, 2:], first[:, 2:])
 
 
 def test_a_tuple_run_broken_in_mid_epoch_keeps_its_tuples(make_trainer: Callable[..., Trainer]) -> None:
@@ -161,8 +161,8 @@ def test_a_tuple_run_broken_in_mid_epoch_keeps_its_tuples(make_trainer: Callable
     alone = make_trainer("alone", **tables)
     alone.train()
     broken = make_trainer("broken", **tables)
-    broken.run.plan.start_epoch(0)
-    broken._plan_ready = True
+    broken.run.sampler.start_epoch(0)
+    broken._sampler_ready = True
     broken._to_training()
     broken._step(next(broken._batches()))
     broken.save()
@@ -183,7 +183,7 @@ LISTWISE: dict[str, Any] = {
 def test_two_passes_give_the_gradient_of_one(make_trainer: Callable[..., Trainer]) -> None:
     loop = {"batch_size": 16, "freeze_batch_norm": True, "epochs": 1}
     trainer = make_trainer(loop=loop, **LISTWISE)
-    trainer.run.plan.start_epoch(0)
+    trainer.run.sampler.start_epoch(0)
     trainer._to_training()
     state = torch.get_rng_state()
     (parts,) = [next(trainer._batches())]

@@ -9,8 +9,14 @@ import torch
 from torch import nn
 
 from tessera.errors import ConfigError
-from tessera.train.averaging import WeightAverage
-from tessera.train.optimiser import build_optimiser, freeze_parts, group_parameters, rate_schedule, set_rate
+from tessera.train.optimisation.averaging import WeightAverage
+from tessera.train.optimisation.optimiser import (
+    build_optimiser,
+    freeze_parts,
+    group_parameters,
+    rate_schedule,
+    set_rate,
+)
 from tessera.train.recipe import OptimiserSection, ScheduleSection
 
 

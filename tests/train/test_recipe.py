@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tessera.config import to_mapping
+from tessera.config import find_config, to_mapping
 from tessera.errors import ConfigError, TrainingError
-from tessera.train.recipe import Recipe, check_same, find_recipe, flatten, load_recipe
+from tessera.train.recipe import Recipe, check_same, flatten, load_recipe
 
 
 def write(path: Path, text: str) -> Path:
@@ -94,9 +94,11 @@ def test_keys_that_change_no_number_are_free(make_recipe: Callable[..., Recipe])
 
 
 def test_a_recipe_is_found_by_name_or_said_to_be_unknown() -> None:
-    assert find_recipe("c-token-r50").name == "c-token-r50.toml"
+    assert find_config("recipes", "c-token-r50").name == "c-token-r50.toml"
     with pytest.raises(ConfigError, match="Did you mean 'table1/c-token-r50'"):
-        find_recipe("c-tokn-r50")
+        find_config("recipes", "c-tokn-r50")
+    with pytest.raises(ConfigError, match=r"system 'how-asmx' .* Did you mean 'how-asmk'"):
+        find_config("systems", "how-asmx")
 
 
 def test_flatten_keeps_empty_tables() -> None:
@@ -105,6 +107,8 @@ def test_flatten_keeps_empty_tables() -> None:
 
 def test_a_packaged_recipe_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_recipe(find_recipe("table1/c-token-r50")).model.name == "token-r50"
+    for name in ("table1/c-token-r50", "c-token-r50", "recipes/table1/c-token-r50.toml"):
+        assert load_recipe(find_config("recipes", name)).model.name == "token-r50"
+    assert find_config("systems", "systems/sift-asmk.toml") == find_config("systems", "sift-asmk")
     with pytest.raises(ConfigError, match="Did you mean 'table1/c-token-r50'"):
-        find_recipe("table1/c-token-r5")
+        find_config("recipes", "table1/c-token-r5")

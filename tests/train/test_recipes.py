@@ -1,4 +1,4 @@
-"""Every recipe file: it reads, stays short, and its own network, loss and plan take one step."""
+"""Every recipe file: it reads, stays short, and its own network, loss and sampler take one step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import tessera
 from tessera.models.registry import MODELS
 from tessera.train.distributed import World
 from tessera.train.dryrun import dry_run
 from tessera.train.recipe import load_recipe
 
-ROOT = Path(__file__).parents[2] / "recipes"
+ROOT = Path(tessera.__file__).parent / "recipes"
 FILES = sorted(ROOT.rglob("*.toml"))
 ROWS = [path for path in FILES if path.parent.name not in ("base", "small")]
 NAMES = [str(path.relative_to(ROOT).with_suffix("")) for path in ROWS]
@@ -62,6 +63,6 @@ def test_a_dry_run_takes_one_step(path: Path) -> None:
     if recipe.task.kind != "codebook":
         assert outcome["backbone"] == MODELS[recipe.model.name].resolve(**recipe.model.config).backbone
         assert math.isfinite(outcome["loss_value"])
-        assert outcome["plan"] == {"tuples": "TuplePlan", "listwise": "BalancedPlan"}.get(
-            recipe.task.kind, "ShuffledPlan"
+        assert outcome["sampler"] == {"tuples": "TupleSampler", "listwise": "BalancedSampler"}.get(
+            recipe.task.kind, "ShuffledSampler"
         )

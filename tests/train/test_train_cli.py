@@ -96,7 +96,7 @@ def test_a_dry_run_prints_what_it_built_and_keeps_nothing(recipe: Path, tmp_path
     result = CliRunner().invoke(app, ["train", str(recipe), "--dry-run", "--json"], catch_exceptions=False)
     outcome = json.loads(result.stdout)
     assert outcome["model"] == "token" and outcome["backbone"] == "tiny" and outcome["loss"] == "arcface"
-    assert outcome["plan"] == "ShuffledPlan" and outcome["stand_ins"]["data"] == "24 drawn pictures for folder"
+    assert outcome["sampler"] == "ShuffledSampler" and outcome["stand_ins"]["data"] == "24 drawn pictures for folder"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.toml"]
 
 

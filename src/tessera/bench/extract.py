@@ -66,7 +66,7 @@ def measure_rate(
     """Decoding alone, the network alone, and indexing with both: milliseconds an image, round by round.
 
     ratio: the rate of indexing over 1 / (network + decoding). Each part alone has all cores; the network alone runs in
-    the faster of its two ways, lanes or one network on all cores. work_ratio: the same of the cores' own seconds: it
+    the faster of its two ways, workers or one network on all cores. work_ratio: the same of the cores' own seconds: it
     counts work that was added, not cores that stood idle, and can be read while others use the machine. spare: what
     opens and warms the gallery's own network, as those of the parts are.
     """
@@ -76,11 +76,11 @@ def measure_rate(
     list(extractor.extract(paths[:2]))  # both networks are open and warm
     rounds: list[dict[str, Cost]] = []
     for i in range(repeats):
-        lanes = _cost(lambda: _in_lanes(extractor, pixels))
+        workers = _cost(lambda: _in_workers(extractor, pixels))
         whole = _cost(lambda: [extractor.describe(image) for image in pixels])
         rounds.append(
             {
-                "network": min(lanes, whole, key=lambda cost: cost.wall_s),
+                "network": min(workers, whole, key=lambda cost: cost.wall_s),
                 "decode": _cost(lambda: _in_threads(decode, paths, extractor.threads)),
                 "extract": _cost(lambda: list(extractor.extract(paths))),
                 "index": _index(folder / f"{paths[0].parent.name}-{i}.tessera", paths, spare, extractor),
@@ -124,9 +124,9 @@ def _in_threads(run: Callable[[Path], object], paths: Sequence[Path], threads: i
             pass
 
 
-def _in_lanes(extractor: Extractor, images: Sequence[Pixels]) -> None:
-    describe, lanes = extractor.lanes()
-    with ThreadPoolExecutor(lanes) as pool:
+def _in_workers(extractor: Extractor, images: Sequence[Pixels]) -> None:
+    describe, workers = extractor.workers()
+    with ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(lambda image: describe([image]), images):
             pass
 

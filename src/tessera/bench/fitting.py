@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from tessera.bench.descriptors import FIT_PATH, Fit, save_fit
+from tessera.bench.synthesis import FIT_PATH, Fit, save_fit
 from tessera.errors import DataError
 
 Float32s = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from tessera.errors import MissingExtraError
-from tessera.models.bundle import DEFAULT_SCALES
+from tessera.models.preprocessing import DEFAULT_SCALES
 
 GLOBAL_SCALES = DEFAULT_SCALES
 # The seven scales of HOW; local features are taken at each.
@@ -32,7 +32,7 @@ def measure_networks(*, side: int, repeats: int, names: list[str] | None = None)
     for name in names or list(MODELS):
         entry = MODELS[name]
         scales = LOCAL_SCALES if entry.kind == "local" else GLOBAL_SCALES
-        network: Any = build_model(name).eval()
+        network = build_model(name).eval()
         images = [torch.randn(1, 3, max(32, int(side * 3 / 4 * scale)), max(32, int(side * scale))) for scale in scales]
         bare, whole = [], []
         with torch.inference_mode():

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from tessera.bench.contenders import CODEC_NAMES, REFINEMENTS
+from tessera.bench.competitors import CODEC_NAMES, REFINEMENTS
 from tessera.errors import DataError
 from tessera.evaluate.protocol import average_precision
 from tessera.index.build import build_index

@@ -20,7 +20,7 @@ from tessera.bench.networks import GLOBAL_SCALES
 from tessera.errors import MissingExtraError
 
 Float32s = npt.NDArray[np.float32]
-Run = Callable[[Float32s], Float32s]
+Forward = Callable[[Float32s], Float32s]
 
 BAR = 0.75
 TOLERANCE = 1e-4
@@ -40,7 +40,7 @@ def measure_runtimes(*, model: str, side: int, repeats: int) -> dict[str, Any]:
         raise MissingExtraError("bench extract --plain", "train") from error
     from tessera.models.attention import MultiHeadAttention
     from tessera.models.bundle import Bundle
-    from tessera.models.export import export_bundle, load_network, make_card
+    from tessera.models.onnx_export import export_bundle, load_network, make_card
     from tessera.models.registry import MODELS, build_model
 
     torch.manual_seed(0)
@@ -64,7 +64,7 @@ def measure_runtimes(*, model: str, side: int, repeats: int) -> dict[str, Any]:
     return {"model": model, "side": side, "threads": torch.get_num_threads(), "bar": BAR, "rows": rows}
 
 
-def _torch(network: Any) -> Run:
+def _torch(network: Any) -> Forward:
     import torch
 
     def run(image: Float32s) -> Float32s:
@@ -75,11 +75,11 @@ def _torch(network: Any) -> Run:
     return run
 
 
-def _runtimes(bundle: Any) -> dict[str, Run]:
+def _runtimes(bundle: Any) -> dict[str, Forward]:
     """What runs the bundle here; OpenVINO only where it is installed."""
     from tessera.extract.runtime import open_runtime
 
-    def through(name: str) -> Run:
+    def through(name: str) -> Forward:
         opened = open_runtime(bundle, name, device="cpu")
         return lambda image: opened.run(image)["descriptor"]
 
@@ -92,7 +92,7 @@ def _runtimes(bundle: Any) -> dict[str, Run]:
     return found | {"openvino": lambda image: compiled([image])["descriptor"]}
 
 
-def _measure(runs: dict[str, Run], images: list[Float32s], repeats: int) -> list[dict[str, Any]]:
+def _measure(runs: dict[str, Forward], images: list[Float32s], repeats: int) -> list[dict[str, Any]]:
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     expected = [runs["plain torch"](image) for image in images]
     differences = {}

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.bench.contenders import CODEC_NAMES, PEERS, is_missing, make_contender
-from tessera.bench.contest import K, saved_path
-from tessera.bench.descriptors import Synthesis, load_fit
+from tessera.bench.competitors import CODEC_NAMES, PEERS, is_missing, make_competitor
+from tessera.bench.synthesis import Synthesis, load_fit
+from tessera.bench.worker import K, saved_path
 from tessera.errors import TesseraError, UsageError, unknown_name
-from tessera.index.scan import scan_blocks
-from tessera.index.store import DescriptorStore, Float16s, Float32s
+from tessera.index.codecs.block_scan import scan_blocks
+from tessera.index.descriptor_file import DescriptorStore, Float16s, Float32s
 from tessera.storage import write_atomically
 
 _EXTRA = 1001
@@ -43,24 +43,25 @@ def measure_search(
     keep: bool = False,
     say: Callable[[str], None] = _NO_NEWS,
 ) -> dict[str, Any]:
-    """Make (or take from a gallery) the descriptors, find the exact answers, and let each contender run.
+    """Make (or take from a gallery) the descriptors, find the exact answers, and let each competitor run.
 
-    only: names of contenders; all by default, or without peers all of our codecs. graph_count: graphs are built on so
-    many at most. folder: where the files go while it runs (count * dim * 2 bytes and each contender's own); a temporary
-    one by default. keep: they stay there, and a later run does not make again what it finds. say: is told each row of
-    the table as soon as it is there.
+    only: names of competitors; all by default, or without peers all of our codecs.
+    graph_count: graphs are built on at most so many.
+    folder: where the files go while it runs (count * dim * 2 bytes and each competitor's own); by default a temporary
+    one. keep: they stay there, and a later run does not make again what it finds.
+    say: is told each row of the table as soon as it is there.
     """
     names = _check_names(only, peers)
     asked = {"count": count, "dim": dim, "queries": queries, "seed": seed, "graph_count": graph_count}
     with _working_folder(folder, keep) as work:
         setting = _prepared(work, asked, gallery, say)
         rows = {}
-        for contender in names:
-            say(contender)
-            rows[contender] = _run(work, contender, keep=keep)
-            say(_row(contender, rows[contender], setting["count"]))
+        for competitor in names:
+            say(competitor)
+            rows[competitor] = _run(work, competitor, keep=keep)
+            say(_row(competitor, rows[competitor], setting["count"]))
     report = {"machine": platform.processor() or platform.machine(), "load": list(os.getloadavg()), **setting}
-    return report | {"k": K, "contenders": rows, "ratios": _ratios(rows)}
+    return report | {"k": K, "competitors": rows, "ratios": _ratios(rows)}
 
 
 @contextlib.contextmanager
@@ -101,7 +102,7 @@ def _check_names(only: Sequence[str], peers: bool) -> list[str]:
     known = [*CODEC_NAMES, *PEERS] if peers or only else list(CODEC_NAMES)
     for name in only:
         if name not in known:
-            raise UsageError(unknown_name("contender", name, known))
+            raise UsageError(unknown_name("competitor", name, known))
     return [name for name in known if not only or name in only]
 
 
@@ -155,9 +156,9 @@ def exact_rows(rows: Float16s, queries: Float32s) -> npt.NDArray[np.int64]:
 
 
 def _run(work: Path, name: str, *, keep: bool) -> dict[str, Any]:
-    """Every phase of one contender; a failure is reported in its place, not raised: the others still count."""
-    if is_missing(make_contender(name)):
-        return {"missing": f"{make_contender(name).needs} is not installed (extra 'bench')"}
+    """Every phase of one competitor; a failure is reported in its place, not raised: the others still count."""
+    if is_missing(make_competitor(name)):
+        return {"missing": f"{make_competitor(name).needs} is not installed (extra 'bench')"}
     result: dict[str, Any] = {}
     saved = saved_path(work, name)
     built = saved.with_suffix(".json")  # last, and at once: what it says is there
@@ -166,7 +167,7 @@ def _run(work: Path, name: str, *, keep: bool) -> dict[str, Any]:
         if phase == "build" and built.exists():
             result |= json.loads(built.read_text())
             continue
-        command = [sys.executable, "-m", "tessera.bench.contest", str(work), name, phase]
+        command = [sys.executable, "-m", "tessera.bench.worker", str(work), name, phase]
         done = subprocess.run(command, env=os.environ | extra, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -223,7 +224,7 @@ def to_markdown(report: dict[str, Any]) -> str:
     titles = ["", *(title for title, _, _ in _COLUMNS), "recall@1", "@10", "@100"]
     lines = [head, "", "| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     notes = []
-    for name, row in report["contenders"].items():
+    for name, row in report["competitors"].items():
         if "missing" in row or "failed" in row:
             notes.append(_row(name, row, report["count"]))
             continue
@@ -239,7 +240,7 @@ def to_markdown(report: dict[str, Any]) -> str:
 
 
 def _row(name: str, row: dict[str, Any], count: int) -> str:
-    """One contender's line of the table, or why it has none."""
+    """One competitor's line of the table, or why it has none."""
     if "missing" in row or "failed" in row:
         return f"{name}: {row.get('missing') or row['failed']}"
     label = name if row["count"] == count else f"{name} (on {row['count']:,})"

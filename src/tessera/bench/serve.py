@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tessera.bench.descriptors import Synthesis
+from tessera.bench.synthesis import Synthesis
 from tessera.errors import TesseraError
 from tessera.gallery.gallery import DescribedImage, Gallery
 

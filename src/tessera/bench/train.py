@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tessera.config import find_config
 from tessera.data.labelled import ImageSet
-from tessera.train.assembly import TrainingData, assemble, load_data
+from tessera.train.build_run import TrainingData, build_run, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer
-from tessera.train.recipe import Recipe, find_recipe, load_recipe
+from tessera.train.recipe import Recipe, load_recipe
 
 BAR = 0.9
 _DRAWN_SIDE = 384  # of drawn pictures where there is no data
@@ -38,7 +39,7 @@ def measure_training(
     photos are not in memory yet. `processor_ratio` compares the processor time of an image instead: what else runs on
     the machine disturbs it less.
     """
-    recipe = load_recipe(find_recipe(recipe_name), settings)
+    recipe = load_recipe(find_config("recipes", recipe_name), settings)
     recipe = replace(recipe, loop=replace(recipe.loop, log_every=1_000_000, checkpoint_minutes=1e9))
     with tempfile.TemporaryDirectory() as folder:
         if data is not None:
@@ -78,8 +79,8 @@ def _rounds(
     recipe: Recipe, images: ImageSet, folder: Path, rounds: int, steps: int
 ) -> tuple[list[Measured], list[Measured]]:
     """What each round measured: bare, then with everything."""
-    trainer = Trainer(assemble(recipe, TrainingData(images), World(), folder), folder / "run")
-    trainer.run.plan.start_epoch(0)
+    trainer = Trainer(build_run(recipe, TrainingData(images), World(), folder), folder / "run")
+    trainer.run.sampler.start_epoch(0)
     trainer._to_training()
     batches = trainer._batches()
     decoded = [next(batches)[0] for _ in range(steps)]
@@ -87,12 +88,12 @@ def _rounds(
     try:
         _bare_steps(trainer, decoded[:1])  # the first step allocates
         for _ in range(rounds):
-            trainer.run.feed.photos.settle()  # or batches prepared ahead would slow the bare loop down
+            trainer.run.loader.photos.settle()  # or batches prepared ahead would slow the bare loop down
             bare.append(_timed(lambda: _bare_steps(trainer, decoded), steps * recipe.loop.batch_size))
             full.append(_timed(lambda: _full_steps(trainer, batches, steps), steps * recipe.loop.batch_size))
     finally:
         batches.close()
-        trainer.run.feed.photos.close()
+        trainer.run.loader.photos.close()
     return bare, full
 
 

@@ -113,7 +113,7 @@ def local(
 
     Example: tessera bench local -n 1000 --json
     """
-    from tessera.bench.local import measure_local, to_markdown
+    from tessera.bench.local_search import measure_local, to_markdown
     from tessera.cli.output import say
 
     report = measure_local(
@@ -160,7 +160,7 @@ def serve(
 @bench.command("train")
 def train(
     *,
-    recipe: Annotated[str, typer.Option(help="A recipe file, or its name below recipes/.")] = "small/rate",
+    recipe: Annotated[str, typer.Option(help="A recipe file, or the name of a packaged one.")] = "small/rate",
     data: Annotated[str | None, typer.Option(help="The recipe's data set; pictures are drawn without it.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="The ratio is the median of so many rounds.")] = 5,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each loop in a round.")] = 2,

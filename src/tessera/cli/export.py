@@ -28,7 +28,7 @@ def export(
     except ImportError as error:
         raise MissingExtraError("exporting a run", "train") from error
     from tessera.config import to_mapping
-    from tessera.train.export import export_run
+    from tessera.train.run_export import export_run
 
     bundle = export_run(run, output, name=name, licence=licence)
     typer.echo(json.dumps(to_mapping(bundle.card)) if as_json else f"{bundle.path}  {bundle.card.fingerprint}")

@@ -29,7 +29,8 @@ def build(
     images: Annotated[Path, typer.Argument(help="A folder of pictures to fit the words to; never the test set.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The system's folder.")],
     recipe: Annotated[
-        Path | None, typer.Option(help="A .toml with the system's keys; options are laid over it.")
+        str | None,
+        typer.Option(help="A .toml with the system's keys, or a packaged system's name; options are laid over it."),
     ] = None,
     extractor: Annotated[
         str | None, typer.Option(help="sift, hesaff-rsift, xfeat, disk, or the folder of a local bundle.")
@@ -45,7 +46,7 @@ def build(
     """Fit the words of a system to a folder of pictures and write it."""
     import numpy as np
 
-    from tessera.config import from_mapping, to_mapping
+    from tessera.config import find_config, from_mapping, to_mapping
     from tessera.data.folder import list_images
     from tessera.errors import UsageError
     from tessera.local.system import SystemConfig, build_system, read_config
@@ -54,7 +55,7 @@ def build(
     if not files:
         raise UsageError(f"{images} is not a folder with pictures.")
     given = {"extractor": extractor, "kind": kind, "words": words, "count": count, "size": size, "regions": regions}
-    base = {} if recipe is None else to_mapping(read_config(recipe))
+    base = {} if recipe is None else to_mapping(read_config(find_config("systems", recipe)))
     values = {**base, "name": output.name, **{key: value for key, value in given.items() if value is not None}}
     order = np.random.default_rng(seed).permutation(len(files))
     made = build_system(
@@ -68,12 +69,14 @@ def build(
 
 @system.command(
     "train",
-    epilog="Example: tessera system train gldv2/ -o xfeat-tokens --recipe systems/xfeat-tokens.toml --role train",
+    epilog="Example: tessera system train gldv2/ -o xfeat-tokens --recipe xfeat-tokens --role train",
 )
 def train(
     data: Annotated[Path, typer.Argument(help="Class folders, a CSV with path,label, or a folder in GLDv2's layout.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The system's folder.")],
-    recipe: Annotated[Path, typer.Option(help="A .toml with the system's keys, of the kind tokens.")],
+    recipe: Annotated[
+        str, typer.Option(help="A .toml with the system's keys, or a packaged system's name; of the kind tokens.")
+    ],
     extractor: Annotated[str | None, typer.Option(help="An extractor's name or the folder of a local bundle.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="GLDv2 layout: landmarks of this role of roles.csv.")] = None,
     json: JsonOption = False,
@@ -81,12 +84,12 @@ def train(
     """Train tokens over local features with image labels, and write them as a system."""
     import numpy as np
 
-    from tessera.config import from_mapping, to_mapping
+    from tessera.config import find_config, from_mapping, to_mapping
     from tessera.data.leave_one_out import load_labelled_source
     from tessera.errors import MissingExtraError
     from tessera.local.system import SystemConfig, read_config
 
-    values = {**to_mapping(read_config(recipe)), "name": output.name}
+    values = {**to_mapping(read_config(find_config("systems", recipe))), "name": output.name}
     config = from_mapping(SystemConfig, values if extractor is None else {**values, "extractor": extractor})
     images = load_labelled_source(data, roles=role or ())
     try:

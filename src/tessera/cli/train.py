@@ -12,7 +12,7 @@ from tessera.errors import MissingExtraError
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or its name below recipes/.")],
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a packaged one.")],
     *,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one key, dotted; repeatable.")
@@ -33,16 +33,17 @@ def train(
 
     Examples:
 
-      tessera train recipes/table1/c-token-r50.toml --data gldv2 -o runs/token-r50
+      tessera train table1/c-token-r50 --data gldv2 -o runs/token-r50
 
-      torchrun --nproc-per-node 4 --no-python tessera train recipes/table1/c-token-r50.toml --data gldv2
+      torchrun --nproc-per-node 4 --no-python tessera train table1/c-token-r50 --data gldv2
     """
-    from tessera.train.recipe import find_recipe, load_recipe
+    from tessera.config import find_config
+    from tessera.train.recipe import load_recipe
 
     wanted = [*(settings or [])]
     if data is not None:
         wanted.append(f"data.root={json.dumps(str(data))}")
-    chosen = load_recipe(find_recipe(recipe), wanted)
+    chosen = load_recipe(find_config("recipes", recipe), wanted)
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -69,7 +70,7 @@ def train(
 
 
 def _written(outcome: dict[str, Any]) -> str:
-    if "plan" in outcome:
+    if "sampler" in outcome:
         lines = [f"{key:<12} {value}" for key, value in outcome.items() if key != "stand_ins"]
         return "\n".join([*lines, *(f"stand-in     {text}" for text in outcome["stand_ins"].values())])
     if "runs" in outcome:

@@ -9,8 +9,16 @@ from typing import Any
 from tessera.config import from_mapping
 from tessera.data.folder import FolderConfig, load_folder
 from tessera.data.gldv2 import Gldv2Config, load_gldv2
+from tessera.data.image_lists import (
+    Gldv1Config,
+    ListConfig,
+    TableConfig,
+    load_gldv1,
+    load_list,
+    load_nc_clean,
+    load_table,
+)
 from tessera.data.labelled import ImageSet
-from tessera.data.lists import Gldv1Config, ListConfig, TableConfig, load_gldv1, load_list, load_nc_clean, load_table
 from tessera.data.pairs import PairsConfig, PairSet, load_pairs
 from tessera.errors import ConfigError
 from tessera.registry import Registry
@@ -75,9 +83,3 @@ def load_dataset(name: str, root: str | None = None, options: Mapping[str, Any] 
     if root and "root" in {field.name for field in fields(entry.config)}:
         values.setdefault("root", root)
     return entry.load(from_mapping(entry.config, values))
-
-
-def load_labelled(name: str, root: str | None = None, options: Mapping[str, Any] | None = None) -> ImageSet:
-    """Load a data set that has labels; of a pair list, its images with the clusters as labels."""
-    loaded = load_dataset(name, root, options)
-    return loaded.images if isinstance(loaded, PairSet) else loaded

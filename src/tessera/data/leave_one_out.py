@@ -13,8 +13,8 @@ from tessera.data.benchmark import Benchmark, IntArray, require_files
 from tessera.data.folder import FolderConfig, list_images, load_folder
 from tessera.data.gldv2 import Gldv2Config, load_gldv2
 from tessera.data.ground_truth import Box, read_box, read_json
+from tessera.data.image_lists import TableConfig, load_table
 from tessera.data.labelled import ImageSet, safe_relative
-from tessera.data.lists import TableConfig, load_table
 from tessera.errors import DataError, unknown_name
 
 _QUERY_KEYS = ("query", "box", "easy", "hard", "junk")

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tessera.data.boxes import Box
+from tessera.explain.attention_regions import BOX_SHARE, EVIDENCE_SHARE, merge_evidence, merge_maps, region_box
 from tessera.explain.contributions import contribution_matrix, merge_scales, scale_weight, strongest_pairs
-from tessera.explain.regions import BOX_SHARE, EVIDENCE_SHARE, merge_evidence, merge_maps, region_box
+from tessera.models.bundle import POSITION_CONTRIBUTIONS
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -38,7 +39,7 @@ class ImageExplanation:
     maps: NDArray[np.float32]  # L h w, each with mean one; one map where the network has no tokens
     parts: NDArray[np.float32]  # (L+1) D, summing to the descriptor; a single row where there are no tokens
     method: Method
-    places: tuple[NDArray[np.float32], ...] = ()  # a scale each, L D h w: the parts laid to the positions they are from
+    position_contributions: tuple[NDArray[np.float32], ...] = ()  # a scale each, L D h w, summing to the parts
     is_evidence: bool = False  # the maps show what was found for another picture, not where the tokens look
 
     @property
@@ -56,13 +57,13 @@ class ImageExplanation:
         return [region_box(values, share) for values in self.maps]
 
     def towards(self, descriptor: NDArray[np.float32]) -> ImageExplanation:
-        """The same picture, its maps now of what each place did for the similarity with another picture's descriptor.
+        """The same picture, its maps now of what each position did for the similarity with another descriptor.
 
-        Where the network cannot lay a token to places, the tokens' own maps stay.
+        Where the network cannot lay a token to positions, the tokens' own maps stay.
         """
-        if not self.places:
+        if not self.position_contributions:
             return self
-        added = [np.einsum("ldhw,d->lhw", scale, descriptor) for scale in self.places]
+        added = [np.einsum("ldhw,d->lhw", scale, descriptor) for scale in self.position_contributions]
         return replace(self, maps=merge_evidence(added, *self.image.shape[:2]), is_evidence=True)
 
     def to_json(self, frame: Box = UNIT_FRAME) -> dict[str, Any]:
@@ -129,14 +130,16 @@ def explain_image(extractor: Extractor, image: NDArray[np.uint8]) -> ImageExplan
     """
     height, width = image.shape[:2]
     if extractor.bundle.card.num_tokens:
-        offered = [name for name in ("attention", "parts", "places") if name in extractor.output_names]
+        offered = [name for name in ("attention", "parts", POSITION_CONTRIBUTIONS) if name in extractor.output_names]
         scales = extractor.outputs(image, offered)
         maps = merge_maps([scale["attention"][0] for scale in scales], height, width)
         parts = [scale["parts"][0] for scale in scales]
-        places = tuple(
-            scale["places"][0] / scale_weight(parts, n) for n, scale in enumerate(scales) if "places" in scale
+        contributions = tuple(
+            scale[POSITION_CONTRIBUTIONS][0] / scale_weight(parts, n)
+            for n, scale in enumerate(scales)
+            if POSITION_CONTRIBUTIONS in scale
         )
-        return ImageExplanation(image, maps, merge_scales(parts), "tokens", places)
+        return ImageExplanation(image, maps, merge_scales(parts), "tokens", contributions)
     descriptor = extractor.describe(image)[None]
     if "activation" in extractor.output_names:
         activations = [scale["activation"] for scale in extractor.outputs(image, ("activation",))]

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from tessera.explain.attention_regions import light_of, resize_map
 from tessera.explain.explanation import METHOD_NOTES, ImageExplanation, PairExplanation
-from tessera.explain.regions import light_of, resize_map
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; the same colour is the same token everywhere.
 TOKEN_COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#999999"]

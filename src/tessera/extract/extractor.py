@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tessera.config import fingerprint
 from tessera.data.images import DEFAULT_LIMITS, Box, Limits, Pixels, Source
 from tessera.errors import ModelError, UsageError, unknown_name
 from tessera.extract.pipeline import Describe, Descriptors, Extraction, LoaderName, Pipeline, PipelineConfig
@@ -21,8 +20,8 @@ from tessera.models.bundle import Bundle
 __all__ = ["Extraction", "Extractor"]
 
 _EPS = 1e-12
-# Each lane holds the maps of one image, some 400 MB at 1024 pixels; more cores than this share lanes.
-_MOST_LANES = 4
+# Each worker holds the maps of one image, some 400 MB at 1024 pixels; more cores than this share workers.
+_MOST_WORKERS = 4
 _GPU_BATCH = 16
 
 
@@ -60,10 +59,6 @@ class Extractor:
         self._runtime_name, self._device = runtime, device
         self._opened: dict[int, Runtime] = {}
         self._opening = threading.Lock()
-        mean = np.asarray(card.preprocessing.mean, dtype=np.float64)
-        std = np.asarray(card.preprocessing.std, dtype=np.float64)
-        values = np.arange(256, dtype=np.float64)[:, None] / 255
-        self._normalised = ((values - mean) / std).astype(np.float32)  # 256 3
 
     @property
     def dim(self) -> int:
@@ -72,7 +67,7 @@ class Extractor:
     @property
     def fingerprint(self) -> str:
         """Of everything that decides a descriptor: weights, graph, preprocessing, size and scales."""
-        return fingerprint(self.bundle.card.fingerprint, self.size, list(self.scales))
+        return self.bundle.fingerprint_at(self.size, self.scales)
 
     def describe(self, image: Pixels) -> Descriptors:
         """The descriptor, D, of one image, H W 3 uint8."""
@@ -121,14 +116,7 @@ class Extractor:
 
     def normalise(self, images: Sequence[Pixels]) -> npt.NDArray[np.float32]:
         """Images of equal shape, H W 3 uint8, as the network's input B 3 H W."""
-        height, width = images[0].shape[:2]
-        batch = np.empty((len(images), 3, height, width), dtype=np.float32)
-        for b, image in enumerate(images):
-            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-                raise UsageError(f"an image must be H x W x 3 of uint8, not {image.shape} of {image.dtype}.")
-            for c in range(3):
-                np.take(self._normalised[:, c], image[:, :, c], out=batch[b, c])
-        return batch
+        return self.bundle.card.preprocessing.normalise(images)
 
     def _runtime(self, threads: int | None = None) -> Runtime:
         """The network on so many threads (all by default), opened on first use."""
@@ -140,22 +128,22 @@ class Extractor:
                 )
             return self._opened[threads]
 
-    def lanes(self) -> tuple[Describe, int]:
+    def workers(self) -> tuple[Describe, int]:
         """What `extract` gives its images of equal shape to, and from how many threads at once: for benchmarks."""
         describe, config = self._bulk()
-        return describe, config.lanes
+        return describe, config.workers
 
     def _bulk(self) -> tuple[Describe, PipelineConfig]:
-        """How to run over many images: lanes on a CPU with ONNX, batches where one network takes them all."""
+        """How to run over many images: workers on a CPU with ONNX, batches where one network takes them all."""
         if self._runtime_name == "onnx":
-            lanes = min(self.threads, _MOST_LANES)
-            runtime = self._runtime(max(1, self.threads // lanes))
+            workers = min(self.threads, _MOST_WORKERS)
+            runtime = self._runtime(max(1, self.threads // workers))
             if runtime.device == "cpu":
-                config = PipelineConfig(decoders=self.threads, lanes=lanes, window=6 * self.threads + 4)
+                config = PipelineConfig(decoders=self.threads, workers=workers, window=6 * self.threads + 4)
                 return partial(self._describe_equal, runtime), config
         runtime = self._runtime()
         batch = _GPU_BATCH if runtime.device != "cpu" else 4
-        config = PipelineConfig(decoders=self.threads, lanes=1, batch=batch, window=6 * batch + self.threads)
+        config = PipelineConfig(decoders=self.threads, workers=1, batch=batch, window=6 * batch + self.threads)
         return partial(self._describe_equal, runtime), config
 
     def _describe_equal(self, runtime: Runtime, images: Sequence[Pixels]) -> Descriptors:

@@ -1,8 +1,8 @@
 """Many images through the network: decoding threads run ahead, equal shapes share a batch, results come in order.
 
-    sources -> decoding threads -> window -> batches of equal shape -> lanes (networks) -> results, in order
+    sources -> decoding threads -> window -> batches of equal shape -> workers (networks) -> results, in order
 
-On a CPU several single-threaded lanes do a quarter more work than one network on all cores, because nothing waits for
+On a CPU several single-threaded workers do a quarter more work than one network on all cores, because nothing waits for
 the slowest thread of every layer. The window bounds memory: what is decoded, described or waiting never exceeds it.
 """
 
@@ -45,13 +45,13 @@ class PipelineConfig:
     """How wide the pipeline is. None of it changes a descriptor beyond float rounding."""
 
     decoders: int = 2
-    lanes: int = 2
+    workers: int = 2
     batch: int = 1  # images of equal shape in one run of the network
     window: int = 16  # sources that are decoded, described or waiting at once
 
 
 class Pipeline:
-    """describe: called from `lanes` threads at once."""
+    """describe: called from `workers` threads at once."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Pipeline:
         window: deque[_Entry] = deque()
         config = self._config
         decoders = ThreadPoolExecutor(config.decoders, thread_name_prefix="decode")
-        lanes = ThreadPoolExecutor(config.lanes, thread_name_prefix="network")
+        workers = ThreadPoolExecutor(config.workers, thread_name_prefix="network")
         try:
             while True:
                 room = config.window - len(window)
@@ -83,24 +83,24 @@ class Pipeline:
                     window.append(_Entry(source, decoders.submit(self._load, source, box)))
                 if not window:
                     return
-                self._feed(window, lanes)
+                self._feed(window, workers)
                 if not window[0].finished:
                     window[0].wait()
-                    continue  # something was decoded or described: the lanes may take more
+                    continue  # something was decoded or described: the workers may take more
                 yield window.popleft().extraction()
         finally:
             decoders.shutdown(wait=True, cancel_futures=True)
-            lanes.shutdown(wait=True, cancel_futures=True)
+            workers.shutdown(wait=True, cancel_futures=True)
 
-    def _feed(self, window: deque[_Entry], lanes: ThreadPoolExecutor) -> None:
-        """Give the lanes what is decoded, oldest first, with one batch a lane in reserve."""
+    def _feed(self, window: deque[_Entry], workers: ThreadPoolExecutor) -> None:
+        """Give the workers what is decoded, oldest first, with one batch a worker in reserve."""
         running = {id(entry.run): entry.run for entry in window if entry.run is not None and not entry.run.done()}
-        free = 2 * self._config.lanes - len(running)
+        free = 2 * self._config.workers - len(running)
         ready = [entry for entry in window if entry.is_ready]
         while free > 0 and ready:
             batch = [entry for entry in ready if entry.shape == ready[0].shape][: self._config.batch]
             ready = [entry for entry in ready if all(entry is not member for member in batch)]
-            run = lanes.submit(self._describe, [entry.take_pixels() for entry in batch])
+            run = workers.submit(self._describe, [entry.take_pixels() for entry in batch])
             for place, entry in enumerate(batch):
                 entry.run, entry.place = run, place
             free -= 1

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 import tessera.errors
-from tessera.config import fingerprint
 from tessera.data.images import DEFAULT_LIMITS, Limits, Source
 from tessera.errors import ImageError, MissingExtraError, TesseraError, UsageError
 from tessera.extract.pipeline import Extraction
@@ -92,7 +91,7 @@ class RayExtractor:
     @property
     def fingerprint(self) -> str:
         """Equal to the Extractor's: where a descriptor was computed does not change it."""
-        return fingerprint(self.bundle.card.fingerprint, self.size, list(self.scales))
+        return self.bundle.fingerprint_at(self.size, self.scales)
 
     def extract(
         self,

@@ -7,16 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import MissingExtraError, ModelError, UsageError, unknown_name
-from tessera.models.bundle import Bundle
+from tessera.models.bundle import POSITION_CONTRIBUTIONS, Bundle
 
 Outputs: TypeAlias = dict[str, npt.NDArray[np.float32]]
-RuntimeName: TypeAlias = Literal["onnx", "torch"]
 RUNTIMES = ("onnx", "torch")
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -71,17 +70,18 @@ class OnnxRuntime(Runtime):
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         self._input = self._session.get_inputs()[0].name
         # A graph apart, and opened when somebody asks why: a search must not pay for it.
-        self._places = cache(partial(open_session, bundle.places_path))
-        if bundle.places_path.is_file():
-            self.output_names += ("places",)
+        self._open_contributions = cache(partial(open_session, bundle.position_contributions_path))
+        if bundle.position_contributions_path.is_file():
+            self.output_names += (POSITION_CONTRIBUTIONS,)
 
     def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs:
         self._refuse_unknown(outputs)
         try:
-            names = [name for name in outputs if name != "places"]
+            names = [name for name in outputs if name != POSITION_CONTRIBUTIONS]
             found = dict(zip(names, self._session.run(names, {self._input: images}), strict=True)) if names else {}
-            if "places" in outputs:
-                found["places"] = self._places().run(["places"], {self._input: images})[0]
+            if POSITION_CONTRIBUTIONS in outputs:
+                (added,) = self._open_contributions().run([POSITION_CONTRIBUTIONS], {self._input: images})
+                found[POSITION_CONTRIBUTIONS] = added
         except Exception as error:
             shape = " x ".join(str(side) for side in images.shape)
             raise ModelError(f"the network failed on images of shape {shape}: {error}") from error
@@ -96,7 +96,7 @@ class TorchRuntime(Runtime):
             import torch
         except ImportError as error:
             raise MissingExtraError("--runtime torch", "train") from error
-        from tessera.models.export import load_network
+        from tessera.models.onnx_export import load_network
 
         if device == "cuda" and not torch.cuda.is_available():
             raise UsageError("--device cuda was asked for, but torch sees no CUDA device. Use --device cpu.")
@@ -104,18 +104,18 @@ class TorchRuntime(Runtime):
         if threads is not None and self.device == "cpu":
             torch.set_num_threads(threads)
         self._torch = torch
-        self._network: Any = load_network(bundle).to(self.device).eval()
-        self.output_names = tuple(self._network.output_names)
-        if getattr(self._network, "has_places", False):
-            self.output_names += ("places",)
+        self._network = load_network(bundle).to(self.device).eval()
+        self.output_names = self._network.output_names
+        if self._network.has_position_contributions:
+            self.output_names += (POSITION_CONTRIBUTIONS,)
 
     def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs:
         self._refuse_unknown(outputs)
         with self._torch.inference_mode():
             batch = self._torch.from_numpy(images).to(self.device)
-            values = self._network(batch) if set(outputs) != {"places"} else {}
-            if "places" in outputs:
-                values["places"] = self._network.places(batch)
+            values = self._network(batch) if set(outputs) != {POSITION_CONTRIBUTIONS} else {}
+            if POSITION_CONTRIBUTIONS in outputs:
+                values[POSITION_CONTRIBUTIONS] = self._network.position_contributions(batch)
         return {name: cast(npt.NDArray[np.float32], values[name].float().cpu().numpy()) for name in outputs}
 
 

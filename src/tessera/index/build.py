@@ -9,16 +9,16 @@ import numpy.typing as npt
 
 from tessera.config import from_mapping
 from tessera.errors import IndexingError, unknown_name
-from tessera.index.codec import Arrays, Codec, use_threads
-from tessera.index.fast import FastCodec
+from tessera.index.codecs.codec import Arrays, Codec, use_threads
+from tessera.index.codecs.fast import FastCodec
+from tessera.index.codecs.flat import FlatCodec
+from tessera.index.codecs.ivf import IvfCodec
+from tessera.index.codecs.pq1 import Pq1Codec
+from tessera.index.codecs.pq8 import Pq8Codec
+from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore
 from tessera.index.files import read_array, read_manifest
-from tessera.index.flat import FlatCodec
-from tessera.index.ivf import IvfCodec
-from tessera.index.pq1 import Pq1Codec
-from tessera.index.pq8 import Pq8Codec
 from tessera.index.rows import Rows
 from tessera.index.search_index import Fitted, SearchIndex, measure_error
-from tessera.index.store import BLOCK_ROWS, DescriptorStore
 from tessera.registry import Registry
 
 CODECS: Registry[type[Codec]] = Registry("codec")
@@ -26,7 +26,7 @@ for _codec in (FlatCodec, Pq1Codec, Pq8Codec, FastCodec, IvfCodec):
     CODECS.add(_codec.name, _codec)
 
 FLAT_ROWS = 20_000  # 80 MB and some milliseconds: nothing to gain from codes
-FAST_ROWS = 4_000_000  # beyond, looking at every code takes longer than people like to wait
+FAST_ROWS = 4_000_000  # beyond, scanning every code takes longer than people like to wait
 
 
 def choose_codec(size: int) -> str:
@@ -57,9 +57,7 @@ def build_index(
         raise IndexingError(f"{len(given)} ids came with {len(store)} descriptors.")
     if len(np.unique(given)) != len(given) or (len(given) and given.min() < 0):
         raise IndexingError("Ids must be distinct and not negative.")
-    if not isinstance(
-        descriptors, np.memmap
-    ):  # a file's rows were looked at when they came; all at once they fill memory
+    if not isinstance(descriptors, np.memmap):  # a file's rows were checked when they came; reading all fills memory
         for start, block in store.halves(BLOCK_ROWS):
             if len(wrong := np.flatnonzero(~np.isfinite(block).all(axis=1))):
                 raise IndexingError(f"The descriptor of id {given[start + wrong[0]]} holds values that are not finite.")
@@ -100,7 +98,7 @@ def load_index(path: str | Path) -> SearchIndex:
         codec = CODECS[name].restore(values, arrays, store)
     except KeyError as error:
         raise IndexingError(f"The index in {folder} has no {error}: an older Tessera wrote it. Rebuild it.") from error
-    rows = Rows(read_array(folder, files["ids"], mapped=False), read_array(folder, files["alive"], mapped=False))
+    rows = Rows(read_array(folder, files["ids"], mapped=False), read_array(folder, files["live"], mapped=False))
     fitted = manifest["fitted"]
     assert isinstance(fitted, dict)
     index = SearchIndex(codec, store, rows, fitted=from_mapping(Fitted, fitted))

@@ -69,11 +69,10 @@ def diffuse(
     seeds: int = 10,
     gamma: float = 3.0,
     damping: float = 0.8,
-    tolerance: float = 1e-8,
 ) -> Float32s:
     """Scores T of the best answers T D by diffusion from the query over their neighbour graph.
 
-    Solves (I - damping * S) f = y by conjugate gradients: S the affinities normalised on both sides by the square root
+    Solves (I - damping * S) f = y: S the affinities normalised on both sides by the square root
     of their sums, y the query's own affinities to its nearest `seeds`. T is the short list, not the gallery: the graph
     is made of what the first search found (truncated diffusion). So walks are short and neighbours few: with the 50 and
     0.99 that suit a whole gallery, a small list is one dense clump whose walk forgets where it began.
@@ -85,24 +84,4 @@ def diffuse(
     start = np.clip(descriptors.astype(np.float64) @ query.astype(np.float64), 0, None) ** gamma
     far = np.argsort(-start, kind="stable")[seeds:]
     start[far] = 0
-    return solve(system, start, tolerance).astype(np.float32)
-
-
-def solve(system: Float64s, target: Float64s, tolerance: float) -> Float64s:
-    """Conjugate gradients for a symmetric positive definite system T T."""
-    solution = np.zeros_like(target)
-    residual = target.copy()
-    direction = residual.copy()
-    energy = float(residual @ residual)
-    goal = energy * tolerance**2
-    for _ in range(10 * len(target)):
-        if energy <= goal:
-            break
-        image = system @ direction
-        step = energy / float(direction @ image)
-        solution += step * direction
-        residual -= step * image
-        fresh = float(residual @ residual)
-        direction = residual + fresh / energy * direction
-        energy = fresh
-    return solution
+    return np.linalg.solve(system, start).astype(np.float32)

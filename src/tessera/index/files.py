@@ -20,7 +20,7 @@ from tessera.errors import IndexingError
 from tessera.storage import atomic_path, hash_file, write_atomically
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 _CHUNK_BYTES = 1 << 20

@@ -1,7 +1,7 @@
-"""Which row of an index holds which id, and which rows are alive.
+"""Which row of an index holds which id, and which rows are live.
 
 A row is a position in the coded part; an id is the gallery's name for an image. Removing an image only clears a bit.
-An id may be written twice (an image that changed): the newest row is then the only one that can be alive.
+An id may be written twice (an image that changed): the newest row is then the only one that can be live.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 _BITS = np.left_shift(1, np.arange(8)).astype(np.uint8)
 
 
-class Keep:
+class RowFilter:
     """The rows that a search may return, as ascending row numbers and as a bitmap; each is made when first asked."""
 
     def __init__(self, total: int, *, rows: Int64s | None = None, bitmap: Bytes | None = None) -> None:
@@ -48,7 +48,7 @@ class Keep:
 
 
 class Rows:
-    """The ids of N rows in row order, with a bit each that says whether the row is alive.
+    """The ids of N rows in row order, with a bit each that says whether the row is live.
 
     Ids that run on from one another (start, start + 1, ...) are kept as one number, others in the narrowest type that
     holds them: with codes of 128 bytes, eight more an image would be felt.
@@ -77,14 +77,14 @@ class Rows:
             raise IndexingError(
                 f"The tombstones have {len(bitmap)} bytes where {self.total} rows need {size}. Rebuild."
             )
-        self.alive = int(np.bitwise_count(self.bitmap).sum())
+        self.live = int(np.bitwise_count(self.bitmap).sum())
 
     @property
-    def dead(self) -> int:
-        return self.total - self.alive
+    def deleted(self) -> int:
+        return self.total - self.live
 
     def ids(self, rows: npt.NDArray[np.integer] | None = None) -> Int64s:
-        """The ids of some rows (all of them by default), whether alive or not."""
+        """The ids of some rows (all of them by default), whether live or not."""
         if self._ids is None:
             assert self._start is not None
             chosen = np.arange(self.total) if rows is None else np.asarray(rows, dtype=np.int64)
@@ -100,45 +100,45 @@ class Rows:
             rows = ids - self._start
             inside = (rows >= 0) & (rows < self.total)
         else:
-            # The last of equal ids is the newest row: earlier ones are dead.
+            # The last of equal ids is the newest row: earlier ones are deleted.
             if self._ids.dtype == np.uint32:
                 possible = (ids >= 0) & (ids < 2**32)
                 wanted: npt.NDArray[np.integer] = np.where(possible, ids, 0).astype(np.uint32)
             else:
                 possible, wanted = np.ones(len(ids), dtype=bool), ids
             sorter = None if self._order is None else self._order.astype(np.intp)
-            place = np.searchsorted(self._ids, wanted, side="right", sorter=sorter) - 1
-            inside = possible & (place >= 0)
-            rows = place if self._order is None else self._order[np.maximum(place, 0)].astype(np.int64)
+            position = np.searchsorted(self._ids, wanted, side="right", sorter=sorter) - 1
+            inside = possible & (position >= 0)
+            rows = position if self._order is None else self._order[np.maximum(position, 0)].astype(np.int64)
             inside &= self._ids[np.maximum(rows, 0)] == wanted
         rows = np.where(inside, rows, 0)
         lit = (self.bitmap[rows >> 3] & _BITS[rows & 7]) != 0
         return np.where(inside & lit, rows, -1)
 
-    def bury(self, rows: Int64s) -> None:
-        """Mark live rows as dead. The bitmap is replaced, not changed, so that a search under way keeps its own."""
+    def mark_deleted(self, rows: Int64s) -> None:
+        """Give live rows a tombstone. The bitmap is replaced, not changed, so that a search under way keeps its own."""
         if len(rows) == 0:
             return
         bitmap = self.bitmap.copy()
         np.bitwise_and.at(bitmap, rows >> 3, ~_BITS[rows & 7])
         self.bitmap = bitmap
-        self.alive = int(np.bitwise_count(bitmap).sum())
+        self.live = int(np.bitwise_count(bitmap).sum())
 
     def extended(self, ids: Int64s) -> Rows:
-        """These rows and then new ones, all alive."""
+        """These rows and then new ones, all live."""
         flags = np.ones(self.total + len(ids), dtype=np.uint8)
         flags[: self.total] = np.unpackbits(self.bitmap, count=self.total, bitorder="little")
         return Rows(np.concatenate([self.ids(), ids]), np.packbits(flags, bitorder="little"))
 
-    def keep_alive(self) -> Keep | None:
-        """What a search without a filter may return; None where every row is alive."""
-        return None if self.alive == self.total else Keep(self.total, bitmap=self.bitmap)
+    def live_filter(self) -> RowFilter | None:
+        """What a search without a filter may return; None where every row is live."""
+        return None if self.live == self.total else RowFilter(self.total, bitmap=self.bitmap)
 
-    def keep_allowed(self, ids: Int64s) -> Keep:
+    def allowed_filter(self, ids: Int64s) -> RowFilter:
         rows = self.find(ids)
         flags = np.zeros(self.total, dtype=np.uint8)
         flags[rows[rows >= 0]] = 1
-        return Keep(self.total, bitmap=np.packbits(flags, bitorder="little"))
+        return RowFilter(self.total, bitmap=np.packbits(flags, bitorder="little"))
 
     @property
     def memory_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """A searchable set of descriptors with a life: adding and removing are seen by the next search.
 
-Four parts: coded rows (a codec), the fp16 descriptors behind them (a store), bits that say which rows are alive, and
-an exact tail of what was added since. `maintain` folds the tail in and drops dead rows when they pass a tenth.
+Four parts: coded rows (a codec), the fp16 descriptors behind them (a store), bits that say which rows are live, and
+an exact tail of what was added since. `maintain` folds the tail in and drops deleted rows when they pass a tenth.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy.typing as npt
 
 from tessera.config import to_mapping
 from tessera.errors import IndexingError
-from tessera.index.codec import Codec, use_threads
+from tessera.index.codecs.codec import Codec, use_threads
+from tessera.index.codecs.sampling import held_out_rows
+from tessera.index.descriptor_file import DescriptorStore, best, candidates_for_best, inner_products
 from tessera.index.files import write_array, write_manifest
 from tessera.index.locks import SharedLock
-from tessera.index.rows import Keep, Rows
-from tessera.index.sampling import held_out_rows
-from tessera.index.store import DescriptorStore, best, contenders, inner_products
+from tessera.index.rows import RowFilter, Rows
 from tessera.index.tail import Tail
 
 Float32s = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
 
 TAIL_ROWS = 4096  # a tail of this length costs about a millisecond a query
-DEAD_SHARE = 0.1
+DELETED_SHARE = 0.1
 DRIFT_RATIO = 1.25  # a quarter more error than when it was fitted: retraining pays
 _DRIFT_ROWS = 4096
 _REFIT_ROWS = 50_000
@@ -85,12 +85,12 @@ class SearchIndex:
     def size(self) -> int:
         """How many descriptors a search can find."""
         with self._lock:  # merging moves them from one to the other
-            return self._rows.alive + self._tail.size
+            return self._rows.live + self._tail.size
 
     @property
-    def dead(self) -> int:
+    def deleted(self) -> int:
         """How many coded rows are only waiting to be dropped."""
-        return self._rows.dead
+        return self._rows.deleted
 
     @property
     def tail_size(self) -> int:
@@ -108,15 +108,19 @@ class SearchIndex:
 
     def describe(self) -> dict[str, Any]:
         """What the codec chose when it was fitted, for `stats` and for reports."""
-        return {"codec": self.codec, "dim": self.dim, "size": self.size, "dead": self.dead, "tail": self.tail_size} | {
-            "settings": self._codec.settings()
-        }
+        return {
+            "codec": self.codec,
+            "dim": self.dim,
+            "size": self.size,
+            "deleted": self.deleted,
+            "tail": self.tail_size,
+        } | {"settings": self._codec.settings()}
 
     def ids(self) -> Int64s:
         """Every id that a search can find, ascending."""
         with self._lock:
-            alive = self._rows.keep_alive()
-            coded = self._rows.ids() if alive is None else self._rows.ids(alive.rows)
+            live = self._rows.live_filter()
+            coded = self._rows.ids() if live is None else self._rows.ids(live.rows)
             return np.sort(np.concatenate([coded, self._tail.ids]))
 
     def descriptors(self, ids: npt.ArrayLike) -> Float32s:
@@ -124,13 +128,13 @@ class SearchIndex:
         wanted = np.asarray(ids, dtype=np.int64).reshape(-1)
         with self._lock:
             out = np.empty((len(wanted), self.dim), dtype=np.float32)
-            places = self._tail.find(wanted)
+            positions = self._tail.find(wanted)
             rows = self._rows.find(wanted)
-            missing = (places < 0) & (rows < 0)
+            missing = (positions < 0) & (rows < 0)
             if missing.any():
                 raise IndexingError(f"The index holds no descriptor of id {wanted[missing][0]}.")
-            in_tail = places >= 0
-            out[in_tail] = self._tail.descriptors[places[in_tail]]
+            in_tail = positions >= 0
+            out[in_tail] = self._tail.descriptors[positions[in_tail]]
             out[~in_tail] = self._store.take(rows[~in_tail])
             return out
 
@@ -150,13 +154,13 @@ class SearchIndex:
             with self._lock:
                 tail_ids, tail_scores = self._search_tail(asked, k, wanted)
                 rows = self._rows
-                keep = rows.keep_alive() if wanted is None else rows.keep_allowed(wanted)
-            if rows.total == 0 or (keep is not None and len(keep) == 0):
+                row_filter = rows.live_filter() if wanted is None else rows.allowed_filter(wanted)
+            if rows.total == 0 or (row_filter is not None and len(row_filter) == 0):
                 coded_rows = np.empty((len(asked), 0), np.int64)
                 coded_scores = np.empty((len(asked), 0), np.float32)
             else:
                 with use_threads(threads):
-                    coded_scores, coded_rows = self._codec.search(asked, k, keep, self._store)
+                    coded_scores, coded_rows = self._codec.search(asked, k, row_filter, self._store)
         scores = np.full((len(asked), k), -np.inf, dtype=np.float32)
         ids = np.full((len(asked), k), -1, dtype=np.int64)
         for q in range(len(asked)):
@@ -173,9 +177,9 @@ class SearchIndex:
         if wanted is not None and len(ids):
             chosen = np.isin(ids, wanted)
             descriptors, ids = descriptors[chosen], ids[chosen]
-        places = [contenders(rough, k) for rough in queries @ descriptors.T]
-        scores = [inner_products(query, descriptors[mine]) for query, mine in zip(queries, places, strict=True)]
-        return [ids[mine] for mine in places], scores
+        positions = [candidates_for_best(rough, k) for rough in queries @ descriptors.T]
+        scores = [inner_products(query, descriptors[mine]) for query, mine in zip(queries, positions, strict=True)]
+        return [ids[mine] for mine in positions], scores
 
     def add(self, ids: npt.ArrayLike, descriptors: npt.ArrayLike) -> None:
         """Make descriptors N D findable at once; an id that is here already gets its new descriptor."""
@@ -198,12 +202,12 @@ class SearchIndex:
             removed = sum(self._tail.remove(int(i)) for i in given) if self._tail.size else 0
             rows = self._rows.find(given)
             rows = rows[rows >= 0]
-            self._rows.bury(rows)
+            self._rows.mark_deleted(rows)
             return removed + len(rows)
 
     @property
     def needs_maintenance(self) -> bool:
-        return self._tail.size > TAIL_ROWS or self._rows.dead > DEAD_SHARE * max(self._rows.total, 1)
+        return self._tail.size > TAIL_ROWS or self._rows.deleted > DELETED_SHARE * max(self._rows.total, 1)
 
     def maintain(self, *, force: bool = False) -> bool:
         """Fold the tail in when it is long, drop dead rows when they pass a tenth; True if anything was done.
@@ -212,8 +216,8 @@ class SearchIndex:
         """
         with self._lock_all():
             done = False
-            if self._rows.dead > (0 if force else DEAD_SHARE * max(self._rows.total, 1)):
-                self._drop_dead()
+            if self._rows.deleted > (0 if force else DELETED_SHARE * max(self._rows.total, 1)):
+                self._drop_deleted()
                 done = True
             if self._tail.size > (0 if force else TAIL_ROWS):
                 self._fold_tail()
@@ -248,11 +252,11 @@ class SearchIndex:
         self._fitted = replace(self._fitted, error=error, total=len(self._store))
         self._recent = []
 
-    def _drop_dead(self) -> None:
-        alive = Keep(self._rows.total, bitmap=self._rows.bitmap).rows
-        self._codec.select(alive)
-        self._store = DescriptorStore(self.dim, [self._store.take(alive)])
-        self._rows = Rows(self._rows.ids(alive))
+    def _drop_deleted(self) -> None:
+        live = RowFilter(self._rows.total, bitmap=self._rows.bitmap).rows
+        self._codec.select(live)
+        self._store = DescriptorStore(self.dim, [self._store.take(live)])
+        self._rows = Rows(self._rows.ids(live))
         self._written = {}  # the descriptors' own files too: rows have moved up in them
 
     def _forget_written(self) -> None:
@@ -284,7 +288,7 @@ class SearchIndex:
             pieces |= {f"descriptors.{i}": segment for i, segment in enumerate(self._store.segments)}
             files = {key: self._written.get(key) or write_array(folder, key, array) for key, array in pieces.items()}
             self._written, self._written_to = dict(files), folder.resolve()
-            files["alive"] = write_array(folder, "alive", self._rows.bitmap)
+            files["live"] = write_array(folder, "live", self._rows.bitmap)
             files["tail.ids"] = write_array(folder, "tail.ids", self._tail.ids)
             files["tail.descriptors"] = write_array(folder, "tail", self._tail.descriptors.astype(np.float16))
             recent = np.concatenate([np.empty((0, self.dim), np.float32), *self._recent]).astype(np.float16)
@@ -300,7 +304,7 @@ class SearchIndex:
         if len(tail[0]):
             self._tail.add(*tail)
         self._recent = [recent.astype(np.float32)] if len(recent) else []
-        passing = ("alive", "tail.ids", "tail.descriptors", "recent")
+        passing = ("live", "tail.ids", "tail.descriptors", "recent")
         self._written = {key: entry for key, entry in files.items() if key not in passing}
         self._written_to = folder.resolve()
 

@@ -23,7 +23,7 @@ class Tail:
         self.size = 0
         self._ids: Int64s = np.empty(0, dtype=np.int64)
         self._descriptors: Float32s = np.empty((0, dim), dtype=np.float32)
-        self._places: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
 
     @property
     def ids(self) -> Int64s:
@@ -34,10 +34,10 @@ class Tail:
         return self._descriptors[: self.size]
 
     def __contains__(self, identity: int) -> bool:
-        return identity in self._places
+        return identity in self._positions
 
     def find(self, ids: Int64s) -> Int64s:
-        return np.fromiter((self._places.get(int(i), -1) for i in ids), dtype=np.int64, count=len(ids))
+        return np.fromiter((self._positions.get(int(i), -1) for i in ids), dtype=np.int64, count=len(ids))
 
     def add(self, ids: Int64s, descriptors: Float16s) -> None:
         needed = self.size + len(ids)
@@ -49,20 +49,20 @@ class Tail:
             self._ids, self._descriptors = grown_ids, grown
         self._ids[self.size : needed] = ids
         self._descriptors[self.size : needed] = descriptors
-        for place, identity in enumerate(ids.tolist(), start=self.size):
-            self._places[identity] = place
+        for position, identity in enumerate(ids.tolist(), start=self.size):
+            self._positions[identity] = position
         self.size = needed
 
     def remove(self, identity: int) -> bool:
         """Take one id out; False where it is not here."""
-        place = self._places.pop(identity, None)
-        if place is None:
+        position = self._positions.pop(identity, None)
+        if position is None:
             return False
         last = self.size - 1
-        if place != last:
+        if position != last:
             moved = int(self._ids[last])
-            self._ids[place], self._descriptors[place] = moved, self._descriptors[last]
-            self._places[moved] = place
+            self._ids[position], self._descriptors[position] = moved, self._descriptors[last]
+            self._positions[moved] = position
         self.size = last
         return True
 

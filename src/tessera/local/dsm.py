@@ -124,7 +124,7 @@ class DsmExtractor:
         if is_blank(image):
             return LocalFeatures.empty(self.dim, (width, height))
         if self._backbone is None:
-            from tessera.models.export import load_network
+            from tessera.models.onnx_export import load_network
 
             self._backbone = load_network(self.bundle).backbone
         pixels = np.asarray(_bring_to(image, self.config.side), np.float32) / 255

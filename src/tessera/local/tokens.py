@@ -22,7 +22,7 @@ from tessera.config import from_mapping, to_mapping
 from tessera.errors import CheckpointError, ConfigError, ModelError
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.weights import load_strictly
-from tessera.models.refinement import RefinementBlock
+from tessera.models.token_refinement import RefinementBlock
 from tessera.models.tokenizers import AttentionTokenizer, claim_positions, pool_tokens
 from tessera.storage import atomic_path
 

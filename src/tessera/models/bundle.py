@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from tessera.config import from_mapping, to_mapping
+from tessera.config import fingerprint, from_mapping, to_mapping
 from tessera.errors import ConfigError, ModelError, unknown_name
+from tessera.models.preprocessing import Preprocessing
+from tessera.models.registry import MODELS
 from tessera.storage import hash_file, write_atomically
 
 PACKAGED_DIR = Path(__file__).parent.parent / "bundles"
 DEFAULT_MODEL = "lite"
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-DEFAULT_SCALES = (1 / math.sqrt(2), 1.0, math.sqrt(2))
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """How a picture becomes the network's input: longer side at most `size`, values in 0..1 minus mean over std."""
-
-    mean: tuple[float, ...] = IMAGENET_MEAN
-    std: tuple[float, ...] = IMAGENET_STD
-    size: int = 1024
-    scales: tuple[float, ...] = DEFAULT_SCALES
+POSITION_CONTRIBUTIONS = "places"  # the output's name in its graph, and the graph's file; part of the bundle format
 
 
 @dataclass(frozen=True)
@@ -63,9 +52,9 @@ class Bundle:
         return self.path / "model.onnx"
 
     @property
-    def places_path(self) -> Path:
+    def position_contributions_path(self) -> Path:
         """The graph of what each position adds to the descriptor; only bundles whose tokens allow it have one."""
-        return self.path / "places.onnx"
+        return self.path / f"{POSITION_CONTRIBUTIONS}.onnx"
 
     @property
     def weights_path(self) -> Path:
@@ -98,11 +87,20 @@ class Bundle:
         write_atomically(path / "model.json", json.dumps(to_mapping(sealed), indent=2).encode() + b"\n")
         return cls(path, sealed)
 
+    def fingerprint_at(self, size: int | None = None, scales: Sequence[float] | None = None) -> str:
+        """Of everything that decides a descriptor: weights, graph, preprocessing, size and scales.
+
+        Only descriptors with equal fingerprints may be compared. size, scales: the card's own unless given.
+        """
+        own = self.card.preprocessing
+        size, scales = own.size if size is None else size, own.scales if scales is None else scales
+        return fingerprint(self.card.fingerprint, size, list(scales))
+
     @cached_property
     def measured_fingerprint(self) -> str:
         """The fingerprint of the files as they are now; `verify` compares it with the card's."""
         digest = hashlib.sha256(json.dumps(to_mapping(self.card.preprocessing), sort_keys=True).encode())
-        for file in (self.onnx_path, self.places_path, self.weights_path):
+        for file in (self.onnx_path, self.position_contributions_path, self.weights_path):
             if file.is_file():
                 digest.update(hash_file(file).encode())
         return digest.hexdigest()[:16]
@@ -118,8 +116,6 @@ class Bundle:
 
 
 def _without_bundle(name: str) -> str:
-    from tessera.models.registry import MODELS
-
     if "/" in name:
         return f"There is no bundle at {name}. Check the path, or name a packaged model: {', '.join(packaged_names())}."
     if name in MODELS:

@@ -73,7 +73,7 @@ class LocalBranch(nn.Module):
 class DelfNetwork(LocalNetwork):
     """conv4 and the branch. A trained DELG's weights load here, less its head and its last stage."""
 
-    auxiliary = ("backbone.",)  # parameters that training the branch does not reach
+    auxiliary = ("backbone.",)  # the branch's gradient is cut before it
 
     def __init__(self, backbone: Backbone, config: DelfConfig) -> None:
         super().__init__(backbone)

@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from tessera.models.backbones import Backbone, build_backbone
 from tessera.models.delf import LocalBranch, LocalMaps
-from tessera.models.network import EPS, GlobalNetwork, Head, check_size
+from tessera.models.global_network import EPS, GlobalNetwork, Head
+from tessera.models.network import check_size
 from tessera.models.pooled import PooledConfig, PooledHead, build_whitening
 from tessera.models.pooling import pool_gem
 
@@ -41,27 +42,34 @@ class Joint(NamedTuple):
     local: LocalMaps | None
 
 
-class DelgNetwork(GlobalNetwork):
-    """Global as any other network; `describe_joint` gives what both branches learn from in one pass.
+class JointNetwork(GlobalNetwork):
+    """A global network with a local branch; `describe_joint` gives what both learn from in one pass.
+
+    pooled_dim: C of what the local classifier sees.
+    """
+
+    auxiliary = ("local.",)
+    pooled_dim: int
+
+    def describe_joint(self, images: Tensor) -> Joint:
+        """images: B 3 H W, normalised."""
+        raise NotImplementedError
+
+
+class DelgNetwork(JointNetwork):
+    """The global descriptor of DELG.
 
     GeM with p = 3 and a whitening layer on the pooled vector as it is (the paper's eq. 1). The graph of a bundle has no
     local branch; `delg-local-...` is that branch by itself.
     """
 
-    auxiliary = ("local.",)  # parameters that the global descriptor does not reach
-
     def __init__(self, backbone: Backbone, config: DelgConfig) -> None:
         pooled = PooledConfig(pooling="gem", dim=config.dim, learnable_p=False, normalise=False)
         super().__init__(backbone, PooledHead(backbone.channels, pooled))
         self.local = LocalBranch(backbone.stage_channels[0], config.local_dim, config.hidden)
-
-    @property
-    def pooled_dim(self) -> int:
-        """C of what the local classifier sees."""
-        return self.local.channels
+        self.pooled_dim = self.local.channels
 
     def describe_joint(self, images: Tensor) -> Joint:
-        """images: B 3 H W."""
         check_size(images, self.backbone.stride)
         conv4, conv5 = self.backbone.forward_stages(images)
         local = self.local(conv4)
@@ -111,10 +119,8 @@ class ReleasedLocalBranch(nn.Module):
         return (reduced * strengths).sum(dim=(-2, -1))
 
 
-class DelgReleasedNetwork(GlobalNetwork):
+class DelgReleasedNetwork(JointNetwork):
     """The re-implementation that the paper compares with: no autoencoder, hence no reconstruction."""
-
-    auxiliary = ("local.",)
 
     def __init__(self, backbone: Backbone, config: DelgReleasedConfig) -> None:
         super().__init__(backbone, DelgReleasedHead(backbone.channels, config))
@@ -122,7 +128,6 @@ class DelgReleasedNetwork(GlobalNetwork):
         self.pooled_dim = config.local_dim
 
     def describe_joint(self, images: Tensor) -> Joint:
-        """images: B 3 H W."""
         check_size(images, self.backbone.stride)
         conv4, conv5 = self.backbone.forward_stages(images)
         return Joint(self.head.describe(conv5), self.local.pool(conv4), None)

@@ -11,7 +11,7 @@ from tessera.config import from_mapping, to_mapping
 from tessera.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from tessera.models.network import GlobalNetwork
+    from tessera.models.network import Network
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class ModelEntry:
         """The full configuration: the class's defaults, then this entry's values, then the caller's."""
         return from_mapping(_import(self.config_class), {**self.config, **overrides})
 
-    def build(self, config: Any) -> GlobalNetwork:
+    def build(self, config: Any) -> Network:
         """The network of a resolved configuration, with random weights."""
-        network: GlobalNetwork = _import(self.target)(config)
+        network: Network = _import(self.target)(config)
         network.architecture = {"model": self.name, "config": to_mapping(config)}
         return network
 

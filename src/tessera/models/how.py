@@ -12,7 +12,6 @@ from torch.nn import functional
 from tessera.errors import ConfigError
 from tessera.models.backbones import Backbone, build_backbone
 from tessera.models.local_network import LocalNetwork
-from tessera.models.pooling import normalise
 from tessera.models.whitening import HOW_FLOOR, fit_pca, load_into_layer
 
 STRENGTH_EPS = 1e-10
@@ -64,10 +63,6 @@ class HowNetwork(LocalNetwork):
         """The strength-weighted sum of the features, B D: what the contrastive loss trains; sum it over scales."""
         features, strengths = self.describe_map(self.local_map(images))
         return (features * strengths).sum(dim=(-2, -1))
-
-    def describe_global(self, images: Tensor) -> Tensor:
-        """The sum as a unit vector, B D."""
-        return normalise(self.describe_raw(images))
 
     def initialise_reduction(self, local_features: ArrayLike) -> None:
         """Set the reduction to the whitened leading components of local features (N C, smoothed, unreduced).

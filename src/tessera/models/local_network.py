@@ -5,30 +5,17 @@ Choosing the strongest over several scales is the local extractor's work; a bund
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tessera.models.backbones import Backbone
-from tessera.models.network import check_size
+from tessera.models.network import Network, check_size
 
 
-class LocalNetwork(nn.Module):
-    """Images to B S local features. Subclasses set `dim` and implement `describe_map`.
-
-    architecture: as in GlobalNetwork.
-    """
+class LocalNetwork(Network):
+    """Images to B S local features. Subclasses set `dim` and implement `local_map` and `describe_map`."""
 
     kind = "local"
-    num_tokens = 0
     output_names = ("features", "strengths", "positions")
-    dim: int
-
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.architecture: dict[str, Any] = {}
 
     def local_map(self, images: Tensor) -> Tensor:
         """The map that local features are taken from, B C H W."""
@@ -50,11 +37,6 @@ class LocalNetwork(nn.Module):
             "strengths": strengths.flatten(1),
             "positions": cells(features),
         }
-
-    @property
-    def stride(self) -> int:
-        """Of the map that local features are taken from."""
-        return self.backbone.stride
 
 
 def cells(maps: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tessera.models.backbones import build_backbone
-from tessera.models.network import GlobalNetwork, Head
+from tessera.models.global_network import GlobalNetwork, Head
 from tessera.models.released import Encoder
 
 

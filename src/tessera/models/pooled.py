@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tessera.errors import ConfigError
 from tessera.models.backbones import build_backbone
-from tessera.models.network import GlobalNetwork, Head
+from tessera.models.global_network import GlobalNetwork, Head
 from tessera.models.pooling import MAC, CroW, GeM, Linear1x1, SPoC, normalise
 from tessera.models.rmac import RMAC, Rpool
 

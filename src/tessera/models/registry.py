@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tessera.models.compared_systems import SYSTEMS
 from tessera.models.entry import ModelEntry
-from tessera.models.systems import SYSTEMS
 from tessera.registry import Registry
 
 if TYPE_CHECKING:
-    from tessera.models.network import GlobalNetwork
+    from tessera.models.network import Network
 
 TOKEN_PAPER = "Wu et al., Learning Token-based Representation for Image Retrieval, AAAI 2022"
 
 
-def build_model(name: str, *, weights: str | Path | None = None, **overrides: Any) -> GlobalNetwork:
+def build_model(name: str, *, weights: str | Path | None = None, **overrides: Any) -> Network:
     """Build a registered network, any configuration key overridden: build_model("token-r50", num_tokens=6).
 
     weights: of the backbone only: None, "imagenet" or a path. They are no part of the architecture.

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from tessera.models.attention import MultiHeadAttention
 from tessera.models.backbones import build_backbone
-from tessera.models.network import GlobalNetwork, Head
+from tessera.models.global_network import GlobalNetwork, Head
 from tessera.models.token import split_projection
 
 

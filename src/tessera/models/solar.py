@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tessera.models.backbones import Backbone, build_backbone
+from tessera.models.global_network import EPS, GlobalNetwork, Head
 from tessera.models.lfsa import SecondOrderAttention
-from tessera.models.network import EPS, GlobalNetwork, Head, check_size
+from tessera.models.network import check_size
 from tessera.models.pooled import PooledConfig, PooledHead, build_whitening
 from tessera.models.pooling import pool_gem
 

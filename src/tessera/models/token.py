@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from tessera.errors import ConfigError
 from tessera.models.attention import Scale
 from tessera.models.backbones import build_backbone
+from tessera.models.global_network import GlobalNetwork, Head
 from tessera.models.lfsa import SecondOrderAttention
-from tessera.models.network import GlobalNetwork, Head
-from tessera.models.refinement import RefinementBlock
+from tessera.models.token_refinement import RefinementBlock
 from tessera.models.tokenizers import AttentionTokenizer, TokenizerKind, build_tokenizer
 
 
@@ -98,10 +98,10 @@ class TokenHead(Head):
         return cast(Tensor, self.projection(tokens.sum(dim=1) if self.blocks == 1 else tokens.flatten(1)))
 
     @property
-    def has_places(self) -> bool:
+    def has_position_contributions(self) -> bool:
         return isinstance(self.tokenizer, AttentionTokenizer) and not len(self.refinement)
 
-    def places(self, features: Tensor) -> Tensor:
+    def position_contributions(self, features: Tensor) -> Tensor:
         """A token is a mean, so each position has its share of it, channel by channel, and W_g is linear."""
         context = self.lfsa(self.reduction(features)).flatten(2).transpose(1, 2)  # B S C
         shares = cast(AttentionTokenizer, self.tokenizer).share_out(context)  # B L S C

@@ -1,4 +1,4 @@
-"""Whitening of descriptors as post-processing: fit it to your own images, apply it, or fold it into a layer.
+"""Whitening of descriptors: fit it to descriptors, apply it, or start a layer as it.
 
 Everything is numpy in float64, rows are images (N D). `Whitening.apply` subtracts the mean, projects, and divides by
 the norm; the components come strongest first, so any number of the leading ones may be kept. Loads no torch.
@@ -6,17 +6,13 @@ the norm; the components come strongest first, so any number of the leading ones
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tessera.errors import DataError, ModelError
-from tessera.storage import atomic_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +21,6 @@ Array = NDArray[np.float64]
 
 EPS = 1e-6  # added to the norm, as the field's code does
 HOW_FLOOR = 1e-14
-_KEYS = ("mean", "projection")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,35 +56,6 @@ class Whitening:
         weight = self.projection[:, : self._kept(dim)].T
         return weight, -weight @ self.mean
 
-    def fold(self, weight: ArrayLike, bias: ArrayLike | None, dim: int | None = None) -> tuple[Array, Array]:
-        """The layer (weight D C, bias D) followed by this whitening, as one layer: weight dim C, bias dim.
-
-        Exact only where nothing stands between them: fit the whitening to what the layer gives, not to unit vectors.
-        """
-        outer, offset = self.as_linear(dim)
-        inner = np.asarray(weight, dtype=np.float64)
-        shift = np.zeros(self.dim_in) if bias is None else np.asarray(bias, dtype=np.float64)
-        return outer @ inner, outer @ shift + offset
-
-    def save(self, path: str | Path) -> None:
-        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
-            np.savez(file, mean=self.mean, projection=self.projection)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Whitening:
-        try:
-            # Opened here: numpy leaves a damaged archive open.
-            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                arrays = {key: np.asarray(file[key], dtype=np.float64) for key in _KEYS}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ModelError(f"{path} is not a whitening (an .npz with {' and '.join(_KEYS)}): {error}.") from error
-        mean, projection = arrays["mean"], arrays["projection"]
-        if mean.ndim != 1 or projection.ndim != 2 or len(mean) != len(projection):
-            raise ModelError(f"{path} holds a mean of shape {mean.shape} and a projection of {projection.shape}.")
-        if not (np.isfinite(mean).all() and np.isfinite(projection).all()):
-            raise ModelError(f"{path} holds NaN or infinite numbers. Fit the whitening again.")
-        return cls(mean, projection)
-
     def _kept(self, dim: int | None) -> int:
         if dim is None:
             return self.dim_out
@@ -123,29 +89,6 @@ def fit_pca(
     return Whitening(mean, vectors[:, :dim] * variances[:dim] ** (-0.5 * shrinkage))
 
 
-def fit_pairs(
-    descriptors: ArrayLike,
-    queries: Sequence[int] | NDArray[Any],
-    positives: Sequence[int] | NDArray[Any],
-    dim: int | None = None,
-) -> Whitening:
-    """Learned whitening from matching pairs (Mikolajczyk and Matas 2007): whiten what pairs differ by, then rotate.
-
-    queries, positives: indices of rows, a pair each. The scatter of the differences is made positive definite, when
-    few pairs leave it singular, by the least of 1e-10, 1e-9, ... on its diagonal that suffices.
-    """
-    rows = _as_rows(descriptors)
-    left, right = rows[np.asarray(queries)], rows[np.asarray(positives)]
-    if len(left) != len(right) or not len(left):
-        raise DataError(f"pairs need as many queries as positives, and one at least: {len(left)} and {len(right)}.")
-    mean = left.mean(axis=0)
-    differences = left - right
-    whiten = np.linalg.inv(_cholesky(differences.T @ differences / len(left)))
-    white = (rows - mean) @ whiten.T
-    _, vectors = _components(white.T @ white)
-    return Whitening(mean, (whiten.T @ vectors)[:, : _check_dim(dim, rows.shape[1])])
-
-
 def load_into_layer(layer: nn.Linear | nn.Conv2d, whitening: Whitening) -> None:
     """Make a linear layer (or a 1x1 convolution) the whitening itself, in place: its start before training.
 
@@ -158,21 +101,6 @@ def load_into_layer(layer: nn.Linear | nn.Conv2d, whitening: Whitening) -> None:
             f"cannot start a layer from {inputs} to {outputs}."
         )
     _set_layer(layer, *whitening.as_linear(outputs))
-
-
-def fold_into_layer(layer: nn.Linear | nn.Conv2d, whitening: Whitening) -> None:
-    """Replace a network's last linear layer (or 1x1 convolution) by itself followed by the whitening, in place.
-
-    Fit the whitening to the layer's own output. The number of outputs must stay: a network states its size.
-    """
-    weight = layer.weight.detach()
-    if weight.shape[0] != whitening.dim_in or whitening.dim_out != whitening.dim_in:
-        raise ModelError(
-            f"a whitening from {whitening.dim_in} to {whitening.dim_out} cannot be folded into a layer with "
-            f"{weight.shape[0]} outputs: all three must be equal."
-        )
-    bias = None if layer.bias is None else layer.bias.detach().double().cpu().numpy()
-    _set_layer(layer, *whitening.fold(weight.flatten(1).double().cpu().numpy(), bias))
 
 
 def _set_layer(layer: nn.Linear | nn.Conv2d, weight: Array, bias: Array) -> None:
@@ -209,12 +137,3 @@ def _components(scatter: Array) -> tuple[Array, Array]:
     values, vectors = values[::-1], vectors[:, ::-1]
     peaks = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
     return values, vectors * np.where(peaks < 0, -1.0, 1.0)
-
-
-def _cholesky(scatter: Array) -> Array:
-    for added in (0.0, *(10.0**power for power in range(-10, 1))):
-        try:
-            return np.asarray(np.linalg.cholesky(scatter + added * np.eye(len(scatter))), dtype=np.float64)
-        except np.linalg.LinAlgError:
-            continue
-    raise DataError("the pairs' differences have no usable scatter: are the descriptors finite and the pairs right?")

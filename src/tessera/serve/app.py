@@ -11,13 +11,13 @@ from fastapi import FastAPI, HTTPException, Response
 from tessera import __version__
 from tessera.extract.runtime import default_threads
 from tessera.serve import openapi, problems
-from tessera.serve.lanes import Lanes
 from tessera.serve.metrics import Metrics
 from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts
 from tessera.serve.routes import api
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
 from tessera.serve.status import status_routes
+from tessera.serve.worker_pools import WorkerPools
 
 # Not by `mimetypes`: some machines know scripts as plain text, and no browser runs that.
 PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -30,10 +30,10 @@ def create_app(settings: Settings) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.lanes = lanes = Lanes(settings.threads or default_threads(), settings.timeout_s)
+        app.state.pools = pools = WorkerPools(settings.threads or default_threads(), settings.timeout_s)
         service.start()
         yield
-        lanes.close()
+        pools.close()
         service.stop()
 
     app = FastAPI(

@@ -17,11 +17,11 @@ from tessera.errors import UsageError
 from tessera.refiners import all_refiners
 from tessera.serve import schemas
 from tessera.serve.access import require_reader, require_writer
-from tessera.serve.lanes import Lanes
 from tessera.serve.openapi import problems
 from tessera.serve.problems import ProblemError
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
+from tessera.serve.worker_pools import WorkerPools
 
 MAX_ID = 2**63 - 1
 PAGE_LIMIT = 500
@@ -48,20 +48,20 @@ class Serving:
 
     request: Request
     service: GalleryService
-    lanes: Lanes
+    pools: WorkerPools
     settings: Settings
 
     @classmethod
     def of(cls, request: Request) -> Serving:
         state = request.app.state
-        return cls(request, state.service, state.lanes, state.settings)
+        return cls(request, state.service, state.pools, state.settings)
 
     async def run_network(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The call's answer, in the network's lane. Whoever goes away while waiting makes room for those behind.
+        """The call's answer, in the network's pool. Whoever goes away while waiting makes room for those behind.
 
         The request's body must have been read: all that can still come from the client is that it has gone.
         """
-        work = asyncio.ensure_future(self.lanes.run("network", call, *args, **kwargs))
+        work = asyncio.ensure_future(self.pools.run("network", call, *args, **kwargs))
         gone = asyncio.ensure_future(_disconnected(self.request))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -144,11 +144,11 @@ async def search_by_image(
     if query.box or query.rerank:
         answer = await at.run_network(at.service.search, image_id, **options)
     elif query.expand:
-        answer = await at.lanes.run("search", at.service.search, image_id, **options)
+        answer = await at.pools.run("search", at.service.search, image_id, **options)
     else:
         # Most are of this kind. The stored descriptor is the query, so those that wait are searched for together.
         where = tuple(query.where or ())
-        answer = await at.lanes.run_together("search", at.service.search_ids, image_id, k=query.k, where=where)
+        answer = await at.pools.run_together("search", at.service.search_ids, image_id, k=query.k, where=where)
     # A response of its own, since checking what the service made against the schema takes as long as the search.
     return JSONResponse(answer)
 
@@ -196,7 +196,7 @@ async def browse(
 ) -> Any:
     """Pictures in the order in which they were added, a page at a time."""
     at = Serving.of(request)
-    return await at.lanes.run("files", at.service.browse, after=after, limit=limit, where=where or [])
+    return await at.pools.run("files", at.service.browse, after=after, limit=limit, where=where or [])
 
 
 @api.get(
@@ -208,7 +208,7 @@ async def browse(
 )
 async def image(request: Request, image_id: ImageId) -> Any:
     at = Serving.of(request)
-    return await at.lanes.run("files", at.service.image, image_id)
+    return await at.pools.run("files", at.service.image, image_id)
 
 
 @api.get(
@@ -221,7 +221,7 @@ async def image(request: Request, image_id: ImageId) -> Any:
 async def thumbnail(request: Request, image_id: ImageId) -> Response:
     """At most 384 pixels a side, upright. Has an ETag."""
     at = Serving.of(request)
-    return _picture(request, *await at.lanes.run("files", at.service.thumbnail, image_id))
+    return _picture(request, *await at.pools.run("files", at.service.thumbnail, image_id))
 
 
 @api.get(
@@ -234,7 +234,7 @@ async def thumbnail(request: Request, image_id: ImageId) -> Response:
 async def image_file(request: Request, image_id: ImageId) -> Response:
     """At most 1600 pixels a side, upright. Has an ETag. Boxes are in pixels of the picture itself, not of this one."""
     at = Serving.of(request)
-    return _picture(request, *await at.lanes.run("files", at.service.display, image_id))
+    return _picture(request, *await at.pools.run("files", at.service.display, image_id))
 
 
 def _picture(request: Request, content: bytes, tag: str) -> Response:
@@ -248,7 +248,7 @@ def _picture(request: Request, content: bytes, tag: str) -> Response:
 async def facets(request: Request) -> Any:
     """For `where`: the keys that pictures have, and each one's most frequent values."""
     at = Serving.of(request)
-    return {"facets": await at.lanes.run("files", at.service.facets)}
+    return {"facets": await at.pools.run("files", at.service.facets)}
 
 
 @api.get("/refiners", response_model=schemas.Refiners, tags=["search"], summary="What may follow a search")
@@ -260,7 +260,7 @@ async def refiners(request: Request) -> Any:
 @api.get("/stats", response_model=schemas.Stats, tags=["gallery"], summary="What the gallery holds")
 async def stats(request: Request) -> Any:
     at = Serving.of(request)
-    return await at.lanes.run("files", at.service.stats)
+    return await at.pools.run("files", at.service.stats)
 
 
 @api.post(
@@ -280,7 +280,7 @@ async def add_image(request: Request, form: Annotated[schemas.NewImage, File()])
     if any(not key or not equals for key, equals, _ in pairs):
         raise UsageError("metadata must be KEY=VALUE.")
     values = {key: value for key, _, value in pairs}
-    return await at.lanes.run("writing", at.service.add, form.file.filename or "picture", content, values)
+    return await at.pools.run("writing", at.service.add, form.file.filename or "picture", content, values)
 
 
 @api.delete(
@@ -294,5 +294,5 @@ async def add_image(request: Request, form: Annotated[schemas.NewImage, File()])
 async def remove_image(request: Request, image_id: ImageId) -> Response:
     """Take it out of the gallery. A file that was indexed in place stays on disk; one that was added here goes."""
     at = Serving.of(request)
-    await at.lanes.run("writing", at.service.remove, image_id)
+    await at.pools.run("writing", at.service.remove, image_id)
     return Response(status_code=204)

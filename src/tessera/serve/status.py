@@ -43,7 +43,7 @@ async def metrics(request: Request) -> PlainTextResponse:
     state = request.app.state
     gauges = {"in_flight": float(state.in_flight.count), "ready": float(state.service.is_ready)}
     if state.service.is_ready:
-        stats = await state.lanes.run("files", state.service.stats)
+        stats = await state.pools.run("files", state.service.stats)
         gauges["images"] = float(stats["images"])
     return PlainTextResponse(state.metrics.render(gauges), media_type=CONTENT_TYPE)
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from tessera.data.boxes import Box, clip_box
 from tessera.data.images import Photo
+from tessera.explain.attention_regions import light_of
 from tessera.explain.explanation import ImageExplanation, explain_image, pair_up
-from tessera.explain.regions import light_of
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor

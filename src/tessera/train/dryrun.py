@@ -1,4 +1,4 @@
-"""Try a recipe without its data, its weights or a GPU: its own network, loss and plan, one batch, one step."""
+"""Try a recipe without its data, its weights or a GPU: its own network, loss and sampler, one batch, one step."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from PIL import Image
 from tessera.data.labelled import ImageSet, image_set
 from tessera.errors import CheckpointError
 from tessera.models.backbones.imagenet import imagenet_path
-from tessera.train.assembly import TrainingData, assemble, load_data
-from tessera.train.codebook import train_codebook
+from tessera.train.build_run import TrainingData, build_run, load_data
+from tessera.train.codebook_training import train_codebook
 from tessera.train.distributed import World
+from tessera.train.init import initialise
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
-from tessera.train.start import initialise
 
 BATCH = 4
 CROP = 96
@@ -43,13 +43,13 @@ def dry_run(recipe: Recipe, world: World, say: Callable[[str], None]) -> dict[st
         if recipe.task.kind == "codebook":
             outcome = train_codebook(replace(small, task=replace(small.task, words=16)), data.train, Path(folder), say)
             return {**_described(recipe, small, data), "words": outcome["words"], "features": outcome["features"]} | {
-                "plan": "k-means",
+                "sampler": "k-means",
                 "seconds": round(time.monotonic() - started, 2),
                 "stand_ins": {**stand_ins, "words": f"16 words for {recipe.task.words}"},
             }
-        run = assemble(small, data, world, Path(folder), say)
+        run = build_run(small, data, world, Path(folder), say)
         trainer = Trainer(run, Path(folder) / "run")
-        initialise(run.objective.network, data.train, small, world, run.feed.photos.unreadable)
+        initialise(run.objective.network, data.train, small, world, run.loader.photos.unreadable)
         scores = trainer.take_one_step()
         network: Any = run.objective.network
         backbone = str(network.architecture["config"]["backbone"])
@@ -61,7 +61,7 @@ def dry_run(recipe: Recipe, world: World, say: Callable[[str], None]) -> dict[st
             "parameters": sum(p.numel() for p in network.parameters()),
             "dim": network.dim,
             "loss": recipe.loss.name,
-            "plan": type(run.plan).__name__,
+            "sampler": type(run.sampler).__name__,
             "loss_value": scores["loss"],
             "seconds": round(time.monotonic() - started, 2),
             "stand_ins": stand_ins,

@@ -21,9 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tessera.data.labelled import ImageSet
 from tessera.errors import TrainingError
-from tessera.train.attention import AttentionObjective
-from tessera.train.averaging import WeightAverage
-from tessera.train.batchnorm import freeze_batch_norm
+from tessera.train.batches.inputs import InputLoader, Inputs
+from tessera.train.batches.sampler import Sampler, share_of
 from tessera.train.checkpoint import (
     BEST,
     LAST,
@@ -34,28 +33,28 @@ from tessera.train.checkpoint import (
     seed_everything,
 )
 from tessera.train.distributed import World
-from tessera.train.inputs import InputFeed, Inputs
-from tessera.train.objective import ListObjective, Objective
-from tessera.train.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
-from tessera.train.order import Plan, share_of
-from tessera.train.precision import Precision
+from tessera.train.objectives.objective import MicroBatch, Objective
+from tessera.train.optimisation.averaging import WeightAverage
+from tessera.train.optimisation.batchnorm import freeze_batch_norm
+from tessera.train.optimisation.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
+from tessera.train.optimisation.precision import Precision
 from tessera.train.recipe import Recipe, check_same
 from tessera.train.scalars import ScalarLog
-from tessera.train.twopass import two_pass_step
 from tessera.train.validation import Validation
 
 Say = Callable[[str], None]
 UNREADABLE = "unreadable.txt"
+_SAMPLER = "plan"  # the key in checkpoints; runs of earlier versions resume
 
 
 @dataclass
-class Run:
-    """Everything a run is made of; `assembly.assemble` makes one from a recipe."""
+class TrainingRun:
+    """Everything a run is made of; `build_run.build_run` makes one from a recipe."""
 
     recipe: Recipe
     objective: Objective
-    plan: Plan
-    feed: InputFeed
+    sampler: Sampler
+    loader: InputLoader
     images: ImageSet
     world: World
     validation: Validation | None = None
@@ -65,24 +64,26 @@ class Run:
 class Trainer:
     """One run in `run_dir`: scalars.csv, tensorboard/, last.pt (the whole state) and best.pt (the best weights)."""
 
-    def __init__(self, run: Run, run_dir: Path) -> None:
+    def __init__(self, run: TrainingRun, run_dir: Path) -> None:
         self.run, self.run_dir, self.world = run, run_dir, run.world
         recipe = run.recipe
         self.objective = run.objective
         self.optimiser = build_optimiser(self.objective, recipe.optimiser)
         self.module: nn.Module = self.objective
+        self._no_sync: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
         if self.world.size > 1:
             ids = [self.world.device] if self.world.device.type == "cuda" else None
-            self.module = DistributedDataParallel(self.objective, device_ids=ids, forward_sync_buffers=False)
+            self.module = parallel = DistributedDataParallel(self.objective, device_ids=ids, forward_sync_buffers=False)
+            self._no_sync = parallel.no_sync
         self.average = WeightAverage(self.objective, recipe.loop.average)
         self.precision = Precision(recipe.loop.precision, self.world.device)
         self.epoch = self.step_in_epoch = self.step = 0
         self.best = -math.inf
         self.scores: dict[str, float] = {}
-        self._rate = rate_schedule(recipe.schedule, recipe.optimiser.rate, recipe.loop.epochs, len(run.plan))
+        self._rate = rate_schedule(recipe.schedule, recipe.optimiser.rate, recipe.loop.epochs, len(run.sampler))
         self._data = run.images.fingerprint()
-        self._unreadable = run.feed.photos.unreadable
-        self._plan_ready = False
+        self._unreadable = run.loader.photos.unreadable
+        self._sampler_ready = False
         self._last_norm = math.nan
         self._parts: dict[str, float] = {}  # of the loss, where it is a sum
         self._last_checkpoint = time.monotonic()
@@ -95,13 +96,13 @@ class Trainer:
         try:
             while self.epoch < loop.epochs:
                 self._train_epoch(log)
-                self.epoch, self.step_in_epoch, self._plan_ready = self.epoch + 1, 0, False
+                self.epoch, self.step_in_epoch, self._sampler_ready = self.epoch + 1, 0, False
                 self._validate(log)
                 self.save()
                 if len(self._unreadable):
                     self.run.say(f"{len(self._unreadable)} images could not be read. {self._unreadable.describe()}")
         finally:
-            self.run.feed.photos.close()
+            self.run.loader.photos.close()
             if log is not None:
                 if len(self._unreadable):
                     self._unreadable.write(self.run_dir / UNREADABLE)
@@ -116,20 +117,20 @@ class Trainer:
         return (
             f"{recipe.name}: {recipe.model.name} ({parameters / 1e6:.1f} M parameters), {recipe.loss.name}, "
             f"{len(images)} images of {images.num_classes} classes, {recipe.loop.epochs} epochs of "
-            f"{len(self.run.plan)} steps of {recipe.loop.batch_size}, on {self.world.device.type}{processes} "
+            f"{len(self.run.sampler)} steps of {recipe.loop.batch_size}, on {self.world.device.type}{processes} "
             f"-> {self.run_dir}"
         )
 
     def take_one_step(self) -> dict[str, float]:
         """The first step of the first epoch, for a dry run: nothing is written."""
-        self.run.plan.start_epoch(0)
+        self.run.sampler.start_epoch(0)
         self._to_training()
         try:
             batches = self._batches()
             loss = self._step(next(batches))
             batches.close()
         finally:
-            self.run.feed.photos.close()
+            self.run.loader.photos.close()
         return {"loss": loss}
 
     def resume(self) -> None:
@@ -148,8 +149,8 @@ class Trainer:
         self.epoch, self.step_in_epoch, self.step = state["epoch"], state["step_in_epoch"], state["step"]
         self.best, self.scores = state["best"], state["scores"]
         if self.step_in_epoch:
-            self.run.plan.start_epoch_at(self.epoch, state["plan"])
-            self._plan_ready = True
+            self.run.sampler.start_epoch_at(self.epoch, state[_SAMPLER])
+            self._sampler_ready = True
         for file, reason in state["unreadable"].items():
             self._unreadable.record(file, reason)
         randoms = state["random"]
@@ -177,7 +178,7 @@ class Trainer:
                 "epoch": self.epoch,
                 "step_in_epoch": self.step_in_epoch,
                 "step": self.step,
-                "plan": self.run.plan.state() if self.step_in_epoch else {},
+                _SAMPLER: self.run.sampler.state() if self.step_in_epoch else {},
                 "random": randoms,
                 "best": self.best,
                 "scores": self.scores,
@@ -189,37 +190,37 @@ class Trainer:
         self.world.wait()
 
     def _train_epoch(self, log: ScalarLog | None) -> None:
-        plan, loop = self.run.plan, self.run.recipe.loop
-        if not self._plan_ready:
-            plan.start_epoch(self.epoch)
-            self._plan_ready = True
+        sampler, loop = self.run.sampler, self.run.recipe.loop
+        if not self._sampler_ready:
+            sampler.start_epoch(self.epoch)
+            self._sampler_ready = True
         self._to_training()
         started, seen, first = time.monotonic(), 0, self.step_in_epoch
         for parts in self._batches():
             loss = self._step(parts)
             images = sum(len(labels) for _, labels in parts) * self.world.size
             seen += images
-            if log is not None and (self.step % loop.log_every == 0 or self.step_in_epoch == len(plan)):
+            if log is not None and (self.step % loop.log_every == 0 or self.step_in_epoch == len(sampler)):
                 elapsed = max(time.monotonic() - started, 1e-9)
                 rate = seen / elapsed
-                steps_left = loop.epochs * len(plan) - self.step
+                steps_left = loop.epochs * len(sampler) - self.step
                 left = duration_text(steps_left * elapsed / max(self.step_in_epoch - first, 1))
                 log.write(self.epoch, self.step, loss=loss, rate=self._rate(self.step - 1), images_per_s=rate)
                 log.write(self.epoch, self.step, **self._parts, gradient_norm=self._last_norm)
                 self.run.say(
-                    f"epoch {self.epoch + 1}/{loop.epochs}  step {self.step_in_epoch}/{len(plan)}  "
+                    f"epoch {self.epoch + 1}/{loop.epochs}  step {self.step_in_epoch}/{len(sampler)}  "
                     f"loss {loss:.4f}  {rate:.1f} images/s  {left} left"
                 )
 
-    def _batches(self) -> Generator[list[tuple[Inputs, Tensor]], None, None]:
+    def _batches(self) -> Generator[list[MicroBatch], None, None]:
         """The micro-batches of this process, step after step, from where the epoch stands."""
-        plan, parts = self.run.plan, self.run.recipe.loop.accumulate
+        sampler, parts = self.run.sampler, self.run.recipe.loop.accumulate
         wanted = [
             piece
-            for step in range(self.step_in_epoch, len(plan))
-            for piece in share_of(plan.indices(step), self.world.rank, self.world.size, parts, plan.group)
+            for step in range(self.step_in_epoch, len(sampler))
+            for piece in share_of(sampler.indices(step), self.world.rank, self.world.size, parts, sampler.group)
         ]
-        source = self.run.feed.batches(wanted, self.epoch)
+        source = self.run.loader.batches(wanted, self.epoch)
         for _ in range(len(wanted) // parts):
             step = []
             for _ in range(parts):
@@ -227,18 +228,13 @@ class Trainer:
                 step.append((inputs, torch.from_numpy(self.run.images.labels[indices]).to(self.world.device)))
             yield step
 
-    def _step(self, parts: list[tuple[Inputs, Tensor]]) -> float:
+    def _step(self, parts: list[MicroBatch]) -> float:
         """One step of the optimiser over the micro-batches; the mean loss of all processes."""
         set_rate(self.optimiser, self._rate(self.step))
         self.optimiser.zero_grad(set_to_none=True)
-        if isinstance(self.objective, ListObjective):
-            loss = two_pass_step(self.objective, self._forward_backward, parts, self.run.recipe.task.chunk, self.world)
-        else:
-            values = [
-                self._forward_backward(inputs, labels, None, 1 / len(parts), last=number == len(parts) - 1)
-                for number, (inputs, labels) in enumerate(parts)
-            ]
-            loss = sum(values) / len(values)
+        loss = self.objective.accumulate(
+            self._forward_backward, parts, chunk=self.run.recipe.task.chunk, world=self.world
+        )
         loss = self._check_with_others(loss)
         norm = self.precision.step(self.optimiser, self.objective, self.run.recipe.optimiser.clip_norm)
         if not math.isfinite(norm) and not self.precision.scales:
@@ -246,7 +242,7 @@ class Trainer:
         self._last_norm = norm
         self.average.update()
         self.step, self.step_in_epoch = self.step + 1, self.step_in_epoch + 1
-        if self._due and self.step_in_epoch < len(self.run.plan):
+        if self._due and self.step_in_epoch < len(self.run.sampler):
             self.save()
         return loss
 
@@ -254,10 +250,7 @@ class Trainer:
         self, inputs: Inputs, labels: Tensor, gradient: Tensor | None, weight: float, *, last: bool
     ) -> float:
         """Add a micro-batch's gradient; processes exchange gradients at the last one only."""
-        quiet: AbstractContextManager[Any] = contextlib.nullcontext()
-        if isinstance(self.module, DistributedDataParallel) and not last:
-            quiet = self.module.no_sync()
-        with quiet:
+        with contextlib.nullcontext() if last else self._no_sync():
             with self.precision.autocast():
                 outputs = self.module(inputs, labels, gradient)
                 loss = outputs.pop("loss")
@@ -308,8 +301,6 @@ class Trainer:
         self.module.train()
         if self.run.recipe.loop.freeze_batch_norm:
             freeze_batch_norm(self.objective)
-        if self.objective.on_maps or isinstance(self.objective, AttentionObjective):
-            self.objective.network.backbone.eval()
         freeze_parts(self.objective, self.run.recipe.optimiser.rates)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tessera.config import fingerprint, from_mapping, to_mapping
 from tessera.data.transforms import TransformConfig
-from tessera.errors import ConfigError, TrainingError, unknown_name
+from tessera.errors import ConfigError, TrainingError
 
 _OF_THE_NAME = frozenset({"config", "options", "validation"})  # keys that mean something to one name only
 
@@ -230,25 +230,6 @@ def load_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         return from_mapping(Recipe, values)
     except ConfigError as error:
         raise ConfigError(f"recipe {path}: {error}") from error
-
-
-def find_recipe(name: str) -> Path:
-    """The file of a recipe: a path as it is, or a name below a `recipes` folder here or the packaged one."""
-    given = Path(name)
-    if given.is_file():
-        return given
-    folders = [Path("recipes"), Path(__file__).parents[1] / "recipes"]
-    stem = name.removesuffix(".toml")
-    for folder in folders:
-        matches = sorted(
-            found for found in folder.rglob(f"{Path(stem).name}.toml") if str(found).endswith(f"{stem}.toml")
-        )
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            raise ConfigError(f"recipe '{name}' could be any of {', '.join(map(str, matches))}: give the path.")
-    known = {str(found.relative_to(folder).with_suffix("")) for folder in folders for found in folder.rglob("*.toml")}
-    raise ConfigError(unknown_name("recipe", name, known))
 
 
 def check_same(saved: Mapping[str, Any], recipe: Recipe) -> None:

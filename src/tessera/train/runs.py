@@ -13,13 +13,13 @@ from typing import Any
 from tessera.config import to_mapping
 from tessera.errors import TrainingError
 from tessera.storage import atomic_path, write_atomically
-from tessera.train.assembly import assemble, load_data
+from tessera.train.build_run import build_run, load_data
 from tessera.train.checkpoint import BEST, LAST, checkpoint_of, load_checkpoint
-from tessera.train.codebook import train_codebook
+from tessera.train.codebook_training import train_codebook
 from tessera.train.distributed import World
+from tessera.train.init import initialise
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
-from tessera.train.start import initialise
 
 Say = Callable[[str], None]
 
@@ -32,9 +32,9 @@ def train_run(recipe: Recipe, run_dir: Path, world: World, say: Say, *, resume: 
     data = load_data(recipe)
     if recipe.task.kind == "codebook":
         return train_codebook(recipe, data.train, run_dir, say)
-    trainer = Trainer(assemble(recipe, data, world, run_dir, say), run_dir)
+    trainer = Trainer(build_run(recipe, data, world, run_dir, say), run_dir)
     if not started:
-        initialise(trainer.objective.network, data.train, recipe, world, trainer.run.feed.photos.unreadable)
+        initialise(trainer.objective.network, data.train, recipe, world, trainer.run.loader.photos.unreadable)
     if resume and not started:
         say(f"{run_dir} has no checkpoint yet: the run starts from the beginning.")
     elif resume:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +14,12 @@ from tessera.data.labelled import ImageSet
 from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
-from tessera.models.backbones import Backbone
+from tessera.models.network import Network
+from tessera.train.batches.inputs import ImageInputs, Inputs
+from tessera.train.batches.loader import PhotoLoader, PhotoReader
+from tessera.train.batches.sampler import Indices
 from tessera.train.distributed import World
-from tessera.train.feed import PhotoFeed, PhotoReader
-from tessera.train.inputs import ImageInputs, Inputs
-from tessera.train.objective import Objective
-from tessera.train.order import Indices
+from tessera.train.objectives.objective import Objective
 
 _BATCH = 32
 
@@ -99,9 +98,9 @@ def describe_set(
     unreadable: UnreadableLog,
 ) -> Tensor:
     """Descriptors of all images without augmentation, N D, not normalised, the same on every process."""
-    backbone: Backbone = objective.network.backbone
+    backbone = objective.network.backbone
     reader = PhotoReader(images.paths, images.labels, transform, 0, decode_size=_decode_size(transform))
-    photos = PhotoFeed(reader, workers, unreadable=unreadable)
+    photos = PhotoLoader(reader, workers, unreadable=unreadable)
     inputs = ImageInputs(photos, backbone, world.device)
     mine = np.array(world.share(len(images)), dtype=np.int64)
     try:
@@ -113,11 +112,10 @@ def describe_set(
     return world.gather_rows(described, len(images))
 
 
-def _describe_batch(network: Any, batch: Inputs) -> Tensor:
+def _describe_batch(network: Network, batch: Inputs) -> Tensor:
     """Pictures of one shape go through together; the order stays. In the frozen mode, too, they are pictures."""
     if isinstance(batch, Tensor):
-        described: Tensor = network.describe_raw(batch)
-        return described
+        return network.describe_raw(batch)
     by_shape: dict[torch.Size, list[int]] = {}
     for number, image in enumerate(batch):
         by_shape.setdefault(image.shape, []).append(number)

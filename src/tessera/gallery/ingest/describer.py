@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from tessera.config import fingerprint
 from tessera.models.bundle import Bundle
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ class Describer:
     @property
     def fingerprint(self) -> str:
         """Equal to the extractor's own, without opening it."""
-        preprocessing = self.bundle.card.preprocessing
-        return fingerprint(self.bundle.card.fingerprint, preprocessing.size, list(preprocessing.scales))
+        return self.bundle.fingerprint_at()
 
     @property
     def extractor(self) -> Extractor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tessera.errors import CheckpointError
-from tessera.models.bundle import IMAGENET_MEAN, IMAGENET_STD
+from tessera.models.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 _LISTED = 8
 

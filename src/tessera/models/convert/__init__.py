@@ -12,10 +12,11 @@ from torch import Tensor
 
 from tessera.errors import CheckpointError
 from tessera.models.bundle import Bundle, ModelCard
-from tessera.models.convert.checkpoint import Checkpoint, read_checkpoint
+from tessera.models.convert.foreign_checkpoint import Checkpoint, read_checkpoint
 from tessera.models.convert.formats import FORMATS, Format, backbone_of, recognise
 from tessera.models.convert.learned import learned_whitenings, with_learned_whitening
-from tessera.models.export import Network, export_bundle, make_card
+from tessera.models.network import Network
+from tessera.models.onnx_export import export_bundle, make_card
 from tessera.models.registry import build_model
 from tessera.storage import hash_file
 

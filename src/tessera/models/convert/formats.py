@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tessera.errors import CheckpointError
 from tessera.models.backbones.resnet import BASIC_DEPTHS, BLOCKS
-from tessera.models.convert.checkpoint import Checkpoint
+from tessera.models.convert.foreign_checkpoint import Checkpoint
 
 State = Mapping[str, Tensor]
 

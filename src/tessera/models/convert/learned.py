@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError, unknown_name
-from tessera.models.convert.checkpoint import Checkpoint
+from tessera.models.convert.foreign_checkpoint import Checkpoint
 
 
 def learned_whitenings(checkpoint: Checkpoint) -> dict[str, Mapping[str, Any]]:

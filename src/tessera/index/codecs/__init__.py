@@ -1,0 +1,1 @@
+"""The codecs: how descriptors are coded, and how coded rows are searched."""

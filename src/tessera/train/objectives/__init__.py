@@ -1,0 +1,1 @@
+"""What a step minimises: the network and its loss, as each task needs them."""

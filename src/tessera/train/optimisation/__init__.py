@@ -1,0 +1,1 @@
+"""How a step changes the weights: groups and rates, precision, shared batch norm, averaging."""
