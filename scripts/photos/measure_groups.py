@@ -59,10 +59,10 @@ def main() -> None:
         paths = [[hashes[contents[row]] for row in part] for part in parts]
         precision, recall, joined = pair_scores(paths, known)
         curve.append({"inliers": least, "precision": round(precision, 4), "recall": round(recall, 4), "pairs": joined})
-    chosen = pair_scores([[record.path for record in group.images] for group in found], known)
+    chosen = pair_scores([[record.path for record in group.images] for group in found], labels)
     by_set = {}
     for name in sorted(set(sets.values())):
-        inside = {path: label for path, label in known.items() if sets[path] == name}
+        inside = {path: label for path, label in labels.items() if sets[path] == name}
         paths = [[record.path for record in group.images if record.path in inside] for group in found]
         by_set[name] = [round(value, 4) for value in pair_scores(paths, inside)[:2]]
     answer = {

@@ -173,5 +173,5 @@ def test_a_damaged_shelf_is_set_aside(gallery, pictures):
         log.unlink()
     with Gallery(gallery.path) as again:
         assert again.search(pictures[1], 1, rerank="sp")[0].inliers >= 10
-        assert again.index(local="sift").local["made"] == 6
+        assert again.index(local="sift").local["images"] == 6
     assert len(FeatureStore(shelf).describe()) == 1
