@@ -112,5 +112,12 @@ def test_one_weak_match_joins_no_two_groups() -> None:
     assert join_components(5, {**groups, (1, 4): 20.0}, 16, 40) == [[0, 1, 4], [2, 3]]
 
 
+def test_larger_groups_need_more_matches() -> None:
+    chains = {(i, i + 1): 90.0 for i in (0, 1, 2, 3, 5, 6, 7, 8)}  # 0 to 4, and 5 to 9
+    two = {(0, 5): 60.0, (1, 6): 50.0}
+    assert join_components(10, {**chains, **two}, 16, 40) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert len(join_components(10, {**chains, **two, (2, 7): 20.0}, 16, 40)) == 1
+
+
 def test_components() -> None:
     assert connected_components(5, [(0, 1), (3, 4), (1, 3)]) == [[0, 1, 3, 4], [2]]

@@ -31,8 +31,9 @@ def connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[l
 def join_components(count: int, edges: Edges, least: float, strong: float) -> list[list[int]]:
     """Components of the edges of `least` and more, with a limit on chaining.
 
-    Strongest first. One image joins a group, or another image, by one edge; two groups join by a strong edge or by two
-    edges between them. So one chance match between two groups does not make them one.
+    Strongest first. One image joins a group, or another image, by one edge. Two groups join where at least half as many
+    edges lead from one to the other as the smaller has images, and two at least; a strong one will do for a group of
+    two. So a chance match between two groups, or a thing that stands in one photo of each, does not make them one.
     """
     accepted = sorted((-score, pair) for pair, score in edges.items() if score >= least)
     group_of = list(range(count))
@@ -43,8 +44,9 @@ def join_components(count: int, edges: Edges, least: float, strong: float) -> li
         if a == b:
             continue
         between[a, b] += 1
-        is_single = min(len(members[a]), len(members[b])) == 1
-        if not (is_single or -negative >= strong or between[a, b] >= 2):
+        smaller = min(len(members[a]), len(members[b]))
+        is_easy = smaller == 1 or (smaller == 2 and -negative >= strong)
+        if not is_easy and between[a, b] < max(2, (smaller + 1) // 2):
             continue
         for row in members[b]:
             group_of[row] = a

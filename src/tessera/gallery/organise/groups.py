@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tessera.data.images import Pixels
 from tessera.gallery.catalog.snapshot import Record
 from tessera.gallery.organise.components import Edges, join_components
 from tessera.gallery.organise.duplicates import read_records, stored_descriptors
 from tessera.gallery.organise.pairs import PairReader
 from tessera.index.neighbours import neighbour_pairs
+from tessera.local.colours import colour_difference
 from tessera.local.verification import VerificationConfig
 
 if TYPE_CHECKING:
@@ -26,9 +28,11 @@ PAIR_KIND = "match"
 _NEIGHBOURS = 20
 _LEAST_COSINE = 0.2
 _GEOMETRY = VerificationConfig(min_similarity=0.85, threshold_px=4.0, min_inliers=8)
-# Inliers that make a match, and those that alone may join two groups; found on photos of instances (docs/photos.md).
-LEAST_INLIERS = 16
+# Inliers that make a match, those that alone may join two groups, and how many blocks may differ in colour; found on
+# photos of instances (results/photos/groups.json).
+LEAST_INLIERS = 12
 STRONG_INLIERS = 40
+MOST_COLOUR_DIFFERENCE = 0.05
 _BLOCK = 512
 Progress = Callable[[int, int], None]
 
@@ -100,8 +104,8 @@ def _matches(
     reader = PairReader({record.id: record for record in firsts})
     for start in range(0, len(lacking), _BLOCK):
         part = lacking[start : start + _BLOCK]
-        found = reader.verify_pairs([(firsts[a].id, firsts[b].id) for a, b in part], _GEOMETRY)
-        scores = {(contents[a], contents[b]): float(match.inliers) for (a, b), match in zip(part, found, strict=True)}
+        found = _verify(reader, [(firsts[a].id, firsts[b].id) for a, b in part])
+        scores = {(contents[a], contents[b]): float(inliers) for (a, b), inliers in zip(part, found, strict=True)}
         with store.catalog.write() as batch:  # what was compared stays, also when this is interrupted
             batch.add_compared_pairs(PAIR_KIND, scores)
         progress(start + len(part), len(lacking))
@@ -109,6 +113,24 @@ def _matches(
         known = snapshot.compared_pairs(PAIR_KIND)
     rows = {(place[a], place[b]): score for (a, b), score in known.items() if a in place and b in place}
     return {(min(pair), max(pair)): score for pair, score in rows.items()}
+
+
+def _verify(reader: PairReader, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """The inliers of each pair; none where the shapes agree, but not the colours."""
+    matches = reader.verify_pairs(pairs, _GEOMETRY)
+    agreeing = [at for at, match in enumerate(matches) if match.inliers >= _GEOMETRY.min_inliers]
+
+    def compare(at: int, first: Pixels, second: Pixels) -> float:
+        match = matches[agreeing[at]]
+        assert match.transformation is not None and match.points is not None
+        return colour_difference(first, second, match.transformation, match.points)
+
+    differences = reader.compare_pixels([pairs[at] for at in agreeing], compare, 1.0)
+    inliers = [0] * len(pairs)
+    for at, difference in zip(agreeing, differences, strict=True):
+        if difference <= MOST_COLOUR_DIFFERENCE:
+            inliers[at] = matches[at].inliers
+    return inliers
 
 
 def _numbers(members: Sequence[Sequence[Record]]) -> list[int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tessera.data.images import Pixels, load_photo
 from tessera.errors import ImageError
@@ -30,10 +31,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PairMatch:
-    """Inliers of one pair, and the transformation from the first to the second, as unit squares."""
+    """Inliers of one pair, the transformation from the first to the second, and the inliers' places, M 2, in the first.
+
+    Both pictures are unit squares here, whatever size they were compared at.
+    """
 
     inliers: int
-    transformation: Transformation | None
+    transformation: Transformation | None = None
+    points: npt.NDArray[np.float64] | None = None
 
 
 class PairReader:
@@ -50,12 +55,13 @@ class PairReader:
         def compare(pair: tuple[int, int]) -> PairMatch:
             first, second = (self._features[image_id] for image_id in pair)
             if not first or not second:
-                return PairMatch(0, None)
+                return PairMatch(0)
             found = verify(first, second, config)
             if found.transformation is None:
-                return PairMatch(0, None)
+                return PairMatch(0)
             unit = to_unit_squares(found.transformation, first.image_size, second.image_size)
-            return PairMatch(found.num_inliers, unit)
+            points = first.positions[found.matches[found.inliers, 0]] / np.asarray(first.image_size, np.float64)
+            return PairMatch(found.num_inliers, unit, points)
 
         matches: list[PairMatch] = []
         with ThreadPoolExecutor(default_threads()) as pool:
