@@ -25,7 +25,7 @@ def test_one_brand_in_two_colours() -> None:
 def test_another_light_is_no_other_thing() -> None:
     orange = label((220, 120, 20))
     darker = (orange * 0.7).astype(np.uint8)
-    warmer = np.clip(orange.astype(int) + (25, 5, -10), 0, 255).astype(np.uint8)
+    warmer = np.clip(orange.astype(int) + np.array([25, 5, -10]), 0, 255).astype(np.uint8)
     assert colour_difference(orange, darker, np.eye(3), POINTS) == 0.0
     assert colour_difference(orange, warmer, np.eye(3), POINTS) == 0.0
 

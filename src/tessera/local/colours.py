@@ -56,6 +56,8 @@ def colour_difference(
 
 def _share_apart(first: Any, second: Any, where: Any) -> float:
     rows, columns = first.shape[0] // _BLOCK, first.shape[1] // _BLOCK
+    if rows * columns < _LEAST_BLOCKS:
+        return 0.0
 
     def means(values: Any) -> Any:
         cut = values[: rows * _BLOCK, : columns * _BLOCK]
