@@ -8,7 +8,9 @@ TesseraError
 ├── ConfigError             a configuration, a recipe or a registry name that does not fit
 ├── MissingExtraError       a feature whose optional dependency is not installed
 ├── ModelError              a bundle or a network that cannot be used
-│   └── CheckpointError     a checkpoint that is unknown, damaged or does not match
+│   ├── BundleDamagedError  a bundle whose files are not those of its card
+│   ├── CheckpointError     a checkpoint that is unknown, damaged or does not match
+│   └── DownloadError       a published model that did not come, or not as it should be
 ├── GalleryError            a gallery that cannot be used as asked
 │   ├── GalleryMismatchError  made with another model or other settings
 │   ├── GalleryLockedError    another process is writing to it
@@ -30,9 +32,11 @@ from collections.abc import Iterable
 
 __all__ = [
     "BoxError",
+    "BundleDamagedError",
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "DownloadError",
     "EvaluationError",
     "GalleryDamagedError",
     "GalleryError",
@@ -93,7 +97,15 @@ class ModelError(TesseraError):
     pass
 
 
+class BundleDamagedError(ModelError):
+    pass
+
+
 class CheckpointError(ModelError):
+    pass
+
+
+class DownloadError(ModelError):
     pass
 
 

@@ -15,6 +15,8 @@ import tessera
 Run = Callable[..., Any]
 Painter = Callable[..., Path]
 
+KEYS = {"rank", "id", "path", "score", "metadata", "probability", "verified", "inliers", "parts"}
+
 
 def test_index_search_and_stats_speak_json(run: Run, indexed: Path, photo_folder: Path) -> None:
     again = json.loads(run("index", photo_folder, "--json").stdout)
@@ -27,9 +29,9 @@ def test_index_search_and_stats_speak_json(run: Run, indexed: Path, photo_folder
     answer = run("search", photo_folder / "photo2.png", "-k", "3", "--json")
     assert (answer.returncode, answer.stderr) == (0, "")
     found = json.loads(answer.stdout)
-    assert set(found) == {"results", "timing_ms"}
+    assert set(found) == {"results", "timing_ms", "certain"}
     assert set(found["timing_ms"]) == {"embed", "search", "total"}
-    assert [set(result) for result in found["results"]] == [{"rank", "id", "path", "score", "metadata"}] * 3
+    assert [set(result) for result in found["results"]] == [KEYS] * 3
     assert found["results"][0]["path"] == str(photo_folder / "photo2.png")
     assert [result["rank"] for result in found["results"]] == [0, 1, 2]
     stats = json.loads(run("stats", "--json").stdout)

@@ -56,7 +56,7 @@ def test_the_other_view_comes_first_with_its_inliers(gallery, pictures):
 def test_without_agreement_the_global_order_stays(gallery, tmp_path):
     stranger = tmp_path / "stranger.png"
     Image.fromarray(planar.paint_scene(99, SIZE)).save(stranger)
-    plain = [hit.id for hit in gallery.search(stranger, 6)]
+    plain = [hit.id for hit in gallery.search(stranger, 6, by="global")]
     result = gallery.search(stranger, 6, rerank="sp")
     assert [hit.id for hit in result] == plain
     assert any("no hit agrees" in note for note in result.notes)
@@ -149,7 +149,7 @@ def test_no_one_waits_longer_than_asked_for_a_reranker_to_open(gallery, pictures
         return open_reranker(*args, **options)
 
     monkeypatch.setattr("tessera.gallery.search.local_features.open_reranker", open_slowly)
-    plain = [hit.id for hit in gallery.search(pictures[1], 6)]
+    plain = [hit.id for hit in gallery.search(pictures[1], 6, by="global")]
     result = gallery.search(pictures[1], 6, rerank="sp", rerank_timeout_s=0)
     assert [hit.id for hit in result] == plain
     assert any("still being opened" in note for note in result.notes)

@@ -35,6 +35,10 @@ class Settings:
     """The options that every benchmark takes."""
 
     model: Annotated[str, typer.Option(help="A packaged model, the folder of a bundle, or a system file.")] = "lite"
+    by: Annotated[
+        Literal["global", "auto", "local"],
+        typer.Option(help="The descriptor alone, as published figures are, or the search that people use."),
+    ] = "global"
     codec: Annotated[str, typer.Option(help="flat (exact), pq1, pq8, fast, ivf or auto.")] = "flat"
     distractors: Annotated[
         Path | None, typer.Option(help="A folder of images that no query should find, such as R1M.")

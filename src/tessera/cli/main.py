@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import platform
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from tessera import __version__
 from tessera.cli import (
+    adapt,
     bench,
     check,
     convert,
@@ -22,7 +26,7 @@ from tessera.cli import (
     group,
     index,
     migrate,
-    models,
+    models_get,
     remove,
     search,
     serve,
@@ -32,9 +36,12 @@ from tessera.cli import (
     watch,
 )
 from tessera.cli.commands import CommandGroup
+from tessera.cli.output import LogLevel, log_to_stderr
+from tessera.cli.settings import PREFIX, hide_variables, read_settings
 from tessera.errors import TesseraError, printable
 
 _INTERRUPTED = 130
+log = logging.getLogger("tessera.cli")
 
 app = typer.Typer(
     name="tessera",
@@ -55,11 +62,36 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="TESSERA_CONFIG",
+            help="Settings for every option.",
+            show_default="tessera.toml here, or the user's own",
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", envvar="TESSERA_VERBOSE", help="Say on stderr what is done: the level debug."),
+    ] = False,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            envvar="TESSERA_LOG_LEVEL", help="What is logged to stderr.", show_default="warning; info for serve"
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    pass
+    hide_variables(context.command)
+    context.auto_envvar_prefix = PREFIX  # of the commands; here it would read TESSERA_VERSION as --version
+    context.obj = LogLevel.DEBUG if verbose else log_level
+    log_to_stderr(context.obj or LogLevel.WARNING)
+    log.debug("tessera %s, Python %s, %s", __version__, platform.python_version(), context.invoked_subcommand)
+    context.default_map = read_settings(context.command, config)
 
 
 app.command("index", cls=index.IndexCommand, epilog=index.EXAMPLE)(index.index)
@@ -77,7 +109,8 @@ app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.command("export")(export.export)
 app.command("train")(train.train)
 app.command("embed", epilog=embed.EXAMPLE)(embed.embed)
-app.command("models", epilog=models.EXAMPLE)(models.models)
+app.add_typer(models_get.models)
+app.command("adapt", epilog=adapt.EXAMPLE)(adapt.adapt)
 app.command("convert", epilog=convert.EXAMPLE)(convert.convert)
 app.add_typer(evaluate.evaluate)
 app.add_typer(system.system)

@@ -69,3 +69,14 @@ RerankOption = Annotated[
     ),
 ]
 AugmentOption = Annotated[bool, typer.Option("--augment", help=f"{AUGMENT_SUMMARY.capitalize()}.")]
+ByOption = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="auto|global|local",
+        help="Descriptor and local features together, verified; or one of them alone. A refiner makes it global.",
+    ),
+]
+ProbabilityOption = Annotated[
+    float, typer.Option("--min-probability", metavar="P", help="Leave out hits that are less probable than this.")
+]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import enum
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +16,24 @@ from typing import Any
 
 from tessera.errors import printable
 from tessera.storage import write_atomically
+
+
+class LogLevel(enum.StrEnum):
+    """How much is logged to stderr, as `--log-level` names it."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def log_to_stderr(level: LogLevel) -> None:
+    """Tessera's own messages as plain lines; a service writes lines of JSON instead."""
+    logger = logging.getLogger("tessera")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger.handlers = [handler]
+    logger.setLevel(level.upper())
 
 
 def print_json(answer: Any) -> None:

@@ -12,11 +12,13 @@ from tessera.cli.options import (
     DEFAULT_GALLERY,
     AugmentOption,
     BoxOption,
+    ByOption,
     DeviceOption,
     ExpandOption,
     GalleryOption,
     JsonOption,
     NearOption,
+    ProbabilityOption,
     RerankOption,
     WhereOption,
 )
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from tessera.gallery.results import Hit, SearchResult
 
 EXAMPLE = "Example: tessera search tower.jpg -k 5 --box 120,40,600,700 --where city=Pisa --json"
+_SHEETS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
+_MOST_ROWS = 200
 _COLUMNS = ("query", "rank", "id", "score", "inliers", "path")
 
 
@@ -41,6 +45,8 @@ def search(
     ],
     gallery: GalleryOption = DEFAULT_GALLERY,
     k: Annotated[int, typer.Option("-k", help="How many hits; the whole gallery if it holds fewer.")] = 10,
+    by: ByOption = "auto",
+    min_probability: ProbabilityOption = 0.0,
     box: BoxOption = None,
     where: WhereOption = None,
     near: NearOption = None,
@@ -78,6 +84,8 @@ def search(
     if box is not None and not single:
         raise UsageError("--box is a part of one picture: search for one at a time.")
     options: dict[str, Any] = {
+        "by": by,
+        "min_probability": min_probability,
         "where": [*(where or []), *([] if near is None else [parse_near(near)])] or None,
         "expand": expand,
         "augment": augment,
@@ -144,7 +152,8 @@ def _said(queries: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 def _print_hits(result: SearchResult) -> None:
     """For people: ranks from 1, and the path last and whole. For a pipe, columns cut by tabs."""
     has_inliers = any(hit.inliers is not None for hit in result)
-    header = ["rank", "score", *(["inliers"] if has_inliers else []), "metadata", "path"]
+    name = "probability" if any(hit.probability is not None for hit in result) else "score"
+    header = ["rank", name, *(["inliers"] if has_inliers else []), "metadata", "path"]
     rows = []
     for hit in result:
         inliers = "-" if hit.inliers is None else str(hit.inliers)
@@ -160,10 +169,10 @@ def _csv_row(name: str, hit: Hit) -> list[Any]:
 
 
 def _draw(answers: list[tuple[str, Any, SearchResult]], sheet: Path | None, open_page: bool) -> None:
-    from tessera.explain.sheet import draw_sheet, write_page
+    from tessera.explain.strip import write_page
 
     if sheet is not None:
-        draw_sheet([(query, [hit.path for hit in result]) for _, query, result in answers], sheet)
+        _draw_sheet(answers, sheet)
         say(f"{sheet} written")
     if open_page:
         import webbrowser
@@ -171,3 +180,34 @@ def _draw(answers: list[tuple[str, Any, SearchResult]], sheet: Path | None, open
         page = write_page([(name, query, result) for name, query, result in answers])
         say(f"{page} written")
         webbrowser.open(page.as_uri())
+
+
+def _draw_sheet(answers: list[tuple[str, Any, SearchResult]], sheet: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    from tessera.data.images import load_photo
+    from tessera.errors import ImageError, printable
+    from tessera.explain.sheet import CELL, SheetHit, SheetRow, draw_sheet
+    from tessera.storage import atomic_path
+
+    form = _SHEETS.get(sheet.suffix.lower())
+    if form is None:
+        raise UsageError(f"{sheet} is no picture's name: use one of {', '.join(_SHEETS)}.")
+
+    def pixels(picture: Any) -> Any:
+        try:
+            return load_photo(picture if isinstance(picture, str | bytes) else Image.fromarray(picture), size=max(CELL))
+        except ImageError:  # its file has gone since it was indexed
+            return np.full((CELL[1], CELL[0], 3), 200, np.uint8)
+
+    rows = []
+    for name, query, result in answers[:_MOST_ROWS]:
+        hits = []
+        for hit in result:
+            inliers = "" if hit.inliers is None else f", {hit.inliers} inliers"
+            caption = (f"{hit.rank + 1}. {hit.score:.3f}{inliers}", printable(Path(hit.path).name)[:30])
+            hits.append(SheetHit(pixels(hit.path), caption, bool(hit.verified)))
+        rows.append(SheetRow(pixels(query), printable(name)[-60:], hits))
+    with atomic_path(sheet) as temporary:
+        draw_sheet(rows).save(temporary, form)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,18 +16,20 @@ import numpy.typing as npt
 from tessera.data.boxes import Box
 from tessera.data.images import DEFAULT_LIMITS, Limits
 from tessera.errors import GalleryError, TesseraError, UsageError
-from tessera.gallery.catalog.batch import Batch, encode_metadata
+from tessera.gallery.catalog.batch import Batch
 from tessera.gallery.catalog.catalog import CATALOG_NAME
 from tessera.gallery.catalog.filters import Where, parse_where
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
 from tessera.gallery.catalog.snapshot import Record, Snapshot
 from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.importing import DescribedImage, store_described
 from tessera.gallery.ingest.indexing import IndexRun, ProgressCallback
+from tessera.gallery.ingest.local_features import fill_local_features
 from tessera.gallery.ingest.plan import Plan
 from tessera.gallery.ingest.rebuilding import ensure_model
-from tessera.gallery.ingest.sources import look_at, resolve_source
+from tessera.gallery.ingest.sources import Source, look_at, resolve_source
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
 from tessera.gallery.search.local_features import LocalFeatureIndex
 from tessera.gallery.search.options import SearchOptions
@@ -116,8 +119,36 @@ class Gallery:
         """
         if not sources and not rebuild and local is None:
             raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
-        started = time.perf_counter()
         found = [resolve_source(source) for source in sources]
+        return self._index(
+            found,
+            prune=prune,
+            rebuild=rebuild,
+            metadata=metadata,
+            progress=progress,
+            ray=ray,
+            local=local,
+            video=video,
+        )
+
+    def index_file(self, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> IndexReport:
+        """Add exactly one picture, whatever its name ends in: nothing that it holds is taken for a list of others."""
+        blob = to_blob(path)
+        return self._index([Source("file", blob, blob)], metadata=metadata)
+
+    def _index(
+        self,
+        found: Sequence[Source],
+        *,
+        metadata: Mapping[str, Any] | None,
+        prune: bool = False,
+        rebuild: bool = False,
+        progress: ProgressCallback | None = None,
+        ray: str | None = None,
+        local: str | None = None,
+        video: bool = False,
+    ) -> IndexReport:
+        started = time.perf_counter()
         given = None if metadata is None else encode_metadata(metadata)
         with self._store.write():
             unreadable: list[Problem] = []
@@ -126,9 +157,11 @@ class Gallery:
 
                 lists = list_frames(self.path, found, lambda path, reason: unreadable.append(Problem(path, reason)))
                 found = [*without_videos(found), *(resolve_source(path) for path in lists)]
-            run = IndexRun(self._catalog, self.describer, progress=progress, ray=ray)
+            run = IndexRun(self._catalog, self.describer, self._store.local_describer, progress=progress, ray=ray)
             differing = Plan()
             try:
+                if rebuild and prune:
+                    run.look_for_vanished(found, prune=True)  # first: what is gone cannot be described anew
                 switched = ensure_model(self._store, run, differing, rebuild=rebuild)
                 extra = (look_at(file.path, file.metadata) for file in differing)
                 report = run.run(found, metadata=given, prune=prune, extra=extra, retry=rebuild)
@@ -137,9 +170,11 @@ class Gallery:
             self._store.ensure_codec()
             if report.added + report.changed >= _MANY:
                 self.describer.release()  # an index of many is about to be made: not both in memory at once
+            if rebuild:
+                fill_local_features(self._catalog, self._store.local_describer, _told(progress))
             if rebuild and not switched:
-                self._store.engine.rebuild(self._catalog)
-            self._store.engine.refresh(self._catalog, writing=True)
+                self._store.rebuild_indexes()
+            self._store.write_indexes()
             if local is not None:
                 report.local = self._local.index(local, progress, [source.root for source in found])
         for problem in unreadable:
@@ -154,8 +189,10 @@ class Gallery:
         query: Query,
         k: int = 10,
         *,
+        by: str = "auto",
         box: Box | None = None,
         where: Where | None = None,
+        min_probability: float = 0.0,
         expand: str | None = None,
         augment: bool = False,
         rerank: str | None = None,
@@ -164,30 +201,42 @@ class Gallery:
     ) -> SearchResult:
         """The k images most like a picture (path, bytes, PIL image, array), a descriptor or an image's id.
 
+        by: `auto`, descriptor and local features together, verified and with a probability; `global` or `local`, one
+        of them alone. A refiner makes it `global`. min_probability: hits below it are left out.
         box: x0, y0, x1, y1 in pixels of the picture as it is shown. where: conditions on metadata, such as
         "year>=1990" or {"label": "tower"}; all must hold. An id finds itself. expand, rerank: names of
         `tessera.refiners`. What they could not do is noted. augment: score the best hits by their descriptors joined
         with those of their neighbours in the gallery. rerank_timeout_s: stop comparing local features after so many
         seconds; the hits that are left keep their order. limits: what the picture may cost to decode.
         """
-        options = SearchOptions(k, parse_where(where), expand, augment, rerank, rerank_timeout_s)
-        (result,) = self._searcher.search([QueryPicture(query, box, limits)], options)
+        options = SearchOptions(
+            k, by, parse_where(where), expand, augment, rerank, rerank_timeout_s, min_probability=min_probability
+        )
+        return self.search_picture(QueryPicture(query, box, limits), options)
+
+    def search_picture(self, query: QueryPicture, options: SearchOptions) -> SearchResult:
+        """As `search`, for what is prepared and checked already."""
+        (result,) = self._searcher.search([query], options)
         return result
 
-    def search_many(self, queries: Iterable[Query], k: int = 10, *, where: Where | None = None) -> list[SearchResult]:
+    def search_many(
+        self, queries: Iterable[Query], k: int = 10, *, by: str = "auto", where: Where | None = None
+    ) -> list[SearchResult]:
         """Search for many at once: all cores, one pass and one moment of the gallery, for a service or a script.
 
         queries: as `search` takes them; rows of an array Q D are descriptors. Every result has the time of all.
         """
         asked = [QueryPicture(query) for query in queries]
-        return self._searcher.search(asked, SearchOptions(k, parse_where(where))) if asked else []
+        return self._searcher.search(asked, SearchOptions(k, by, parse_where(where))) if asked else []
 
     def search_stream(
         self,
         queries: Iterable[tuple[str, Query | TesseraError]],
         k: int = 10,
         *,
+        by: str = "auto",
         where: Where | None = None,
+        min_probability: float = 0.0,
         expand: str | None = None,
         augment: bool = False,
         rerank: str | None = None,
@@ -197,7 +246,7 @@ class Gallery:
         Queries are read only a little ahead. Gives, in order, each name, the query and its answer, or the error that
         says why there is none; the others go on.
         """
-        options = SearchOptions(k, parse_where(where), expand, augment, rerank)
+        options = SearchOptions(k, by, parse_where(where), expand, augment, rerank, min_probability=min_probability)
         with self._catalog.read() as snapshot:
             extractor = self._store.open_extractor(snapshot)
         yield from stream_answers(queries, extractor, lambda asked: self._searcher.search(asked, options))
@@ -214,8 +263,12 @@ class Gallery:
         """
         with self._store.write():
             stored = store_described(self._store, images)
-            self._store.engine.refresh(self._catalog, writing=True)
+            self._store.write_indexes()
         return stored
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Be the one writer for a block: whoever keeps files beside the gallery changes them only there."""
+        return self._store.write()
 
     def remove(self, paths: PathOrId | Iterable[PathOrId], *, ignore: bool = True) -> int:
         """Take images out, by path, by folder or by id; files are not touched. Returns how many images went.
@@ -236,7 +289,7 @@ class Gallery:
                         raise GalleryError(f"The gallery does not hold {what}. Nothing was removed.")
                     ids.update(found)
                 removed = batch.remove(sorted(ids))
-            self._store.engine.refresh(self._catalog, writing=True)
+            self._store.write_indexes()
         return removed
 
     def ignore(self, path: str | os.PathLike[str]) -> None:
@@ -300,6 +353,10 @@ class Gallery:
             images, contents = snapshot.searchable, snapshot.count_contents()
             stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
             generation, failed, ignored = snapshot.generation, snapshot.count_failed(), len(snapshot.ignored())
+            local: dict[str, Any] = {"images": 0, "bytes": 0}
+            if snapshot.has_local_features:
+                count, size = snapshot.count_local_features(self._store.local_describer.model.fingerprint)
+                local = {"images": count, "bytes": size, "index": self._store.postings.describe()}
         files = [path for path in self.path.glob(f"{CATALOG_NAME}*") if path.is_file()]
         return {
             "gallery": str(self.path),
@@ -312,13 +369,17 @@ class Gallery:
             "catalog_bytes": sum(path.stat().st_size for path in files),
             "local_bytes": sum(path.stat().st_size for path in self.path.glob(f"{LOCAL_NAME}*")),
             "index": self._store.engine.describe(),
+            "local_features": local,
         }
 
-    def check(self, *, repair: bool = False) -> CheckReport:
-        """Look for damage in the catalogue, the index and the files; with repair, put right what can be."""
+    def check(self, *, repair: bool = False, deep: bool = False) -> CheckReport:
+        """Look for damage in the catalogue, the index and the files; with repair, put right what can be.
+
+        deep: read every picture, too, to find those that were changed without their size or time.
+        """
         findings = check_catalog_file(self.path, repair=repair)
         with self._store.write() if repair else contextlib.nullcontext():
-            report = check_gallery(self._store, repair=repair)
+            report = check_gallery(self._store, repair=repair, deep=deep)
         report.findings[:0] = findings
         return report
 
@@ -423,6 +484,10 @@ class Gallery:
 
     def __repr__(self) -> str:
         return f"Gallery({str(self.path)!r})"
+
+
+def _told(progress: ProgressCallback | None) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(IndexProgress(done, total, 0))
 
 
 def _ids_of(snapshot: Snapshot, item: PathOrId) -> list[int]:

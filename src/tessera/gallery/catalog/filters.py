@@ -104,9 +104,10 @@ def number(value: Any) -> float | None:
     if value is None or isinstance(value, bytes):
         return None
     try:
-        return float(value)
+        found = float(value)
     except ValueError:
         return None
+    return None if math.isnan(found) else found
 
 
 def distance_m(latitude: Any, longitude: Any, other_latitude: float, other_longitude: float) -> float | None:
@@ -133,12 +134,16 @@ def _clause(condition: AnyCondition) -> tuple[str, list[Any]]:
     dated = f"{found} GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]*'"
     cut = f"replace(substr({found}, 1, {len(asked)}), ' ', 'T')"
     if condition.operator in ("=", "!="):
-        # JSON's true is 1 to json_extract; a number in JSON also equals the text that spells it.
-        equal = f"({found} IN (?, ?) OR {_kind(condition.key)} = ?" + (
-            f" OR ({dated} AND {cut} = ?))" if is_date else ")"
-        )
-        boolean = value if value in ("true", "false") else "none"
-        values = [value, value if as_number is None else as_number, boolean, *([asked] if is_date else [])]
+        # JSON's true is 1 to json_extract. Numbers are equal however they are spelt: 1990.0 finds "1990".
+        ways = [f"CAST({found} AS TEXT) = ?", f"{_kind(condition.key)} = ?"]
+        values: list[Any] = [value, value if value in ("true", "false") else "none"]
+        if as_number is not None:
+            ways.append(f"coalesce(tessera_number({found}) = ?, 0)")
+            values.append(as_number)
+        if is_date:
+            ways.append(f"({dated} AND {cut} = ?)")
+            values.append(asked)
+        equal = f"({' OR '.join(ways)})"
         if condition.operator == "=":
             return equal, values
         return f"({found} IS NOT NULL AND NOT {equal})", values

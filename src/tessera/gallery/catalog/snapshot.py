@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tessera.errors import GalleryDamagedError
 from tessera.gallery.catalog import filters
+from tessera.gallery.catalog.checksums import GUARDED, damaged_rows, row_checksum
 from tessera.gallery.catalog.paths import from_blob
 
 Ids = npt.NDArray[np.int64]
 Descriptors = npt.NDArray[np.float16]
 
+# What a descriptor's checksum is of, and that checksum.
+_CONTENT = "contents.checksum, " + ", ".join(f"contents.{column}" for column in GUARDED["contents"])
+COMMONEST_MODEL = (
+    "SELECT fingerprint, length(descriptor) / 2 FROM contents GROUP BY 1, 2 ORDER BY count(*) DESC, 1 LIMIT 1"
+)
 _VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
 _STREAM_ROWS = 256  # half a megabyte of descriptors
+_FEATURES = (
+    "SELECT images.id, made.features FROM images JOIN contents ON contents.id = images.content_id "
+    "JOIN local_features AS made ON made.hash = contents.hash AND made.fingerprint = ?"
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,7 @@ class Snapshot:
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def images_of(self, content_id: int, limit: int = 100) -> list[tuple[int, bytes]]:
+    def copies_of(self, content_id: int, limit: int = 100) -> list[tuple[int, bytes]]:
         """Ids and paths of the images that share a content."""
         return self._connection.execute(
             "SELECT id, path FROM images WHERE content_id = ? ORDER BY id LIMIT ?", (content_id, limit)
@@ -163,22 +174,47 @@ class Snapshot:
         while rows := cursor.fetchmany(65536):
             yield np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
+    def spread_ids(self, count: int) -> Ids:
+        """About so many searchable ids, spread evenly over all."""
+        step = max(1, self.searchable // max(count, 1))
+        rows = self._connection.execute(
+            "SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS place FROM images WHERE state = 'ok') "
+            "WHERE place % ? = 0",
+            (step,),
+        )
+        return np.fromiter((row[0] for row in rows), np.int64)[:count]
+
     def stream_descriptors(self, after_id: int = 0) -> Iterator[tuple[Ids, Descriptors]]:
-        """Ids, ascending, and descriptors (N D) in pieces small enough to forget."""
+        """Ids, ascending, and descriptors (N D) in pieces small enough to forget, each held against its checksum."""
         cursor = self._connection.execute(
-            "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id "
+            f"SELECT images.id, {_CONTENT} FROM images JOIN contents ON contents.id = images.content_id "
             "WHERE images.id > ? ORDER BY images.id",
             (after_id,),
         )
         while rows := cursor.fetchmany(_STREAM_ROWS):
             ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
-            yield ids, decode_descriptors([row[1] for row in rows])
+            yield ids, decode_descriptors([_verified(row) for row in rows])
+
+    def damaged_rows(self, table: str) -> list[Any]:
+        """The ids (of settings, the keys) of the rows of a guarded table whose checksums are not their own."""
+        return list(damaged_rows(self._connection, table))
+
+    def commonest_model(self) -> tuple[str | None, int | None]:
+        """The fingerprint and the dimension that most contents have, whatever the settings say."""
+        row = self._connection.execute(COMMONEST_MODEL).fetchone()
+        return (None, None) if row is None else (row[0], row[1])
+
+    def images_of(self, content_ids: Iterable[int]) -> list[int]:
+        """The images that have one of these contents."""
+        found: list[int] = []
+        for content_id in content_ids:
+            rows = self._connection.execute("SELECT id FROM images WHERE content_id = ?", (content_id,))
+            found.extend(row[0] for row in rows)
+        return found
 
     def stream_blobs(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Ids and descriptors as they are stored, whatever their length, in pieces: for `check`."""
-        cursor = self._connection.execute(
-            "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id"
-        )
+        """Ids of contents and descriptors as they are stored, whatever their length, in pieces: for `check`."""
+        cursor = self._connection.execute("SELECT id, descriptor FROM contents")
         while rows := cursor.fetchmany(_STREAM_ROWS):
             yield rows
 
@@ -194,11 +230,11 @@ class Snapshot:
         for start in range(0, len(ids), _VARIABLES):
             part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
             rows = self._connection.execute(
-                "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id "
+                f"SELECT images.id, {_CONTENT} FROM images JOIN contents ON contents.id = images.content_id "
                 f"WHERE images.id IN ({_marks(len(part))})",
                 part,
             )
-            found.update((row[0], decode_descriptors([row[1]])[0]) for row in rows)
+            found.update((row[0], decode_descriptors([_verified(row)])[0]) for row in rows)
         return found
 
     def signatures(self, ids: Sequence[int]) -> dict[int, bytes]:
@@ -228,6 +264,51 @@ class Snapshot:
         ):
             found.setdefault(group_id, []).append(image_id)
         return found
+
+    def local_features(self, ids: Sequence[int], fingerprint: str) -> dict[int, bytes]:
+        """The compact local features of each of these images that has them."""
+        found: dict[int, bytes] = {}
+        for start in range(0, len(ids), _VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+            found.update(
+                self._connection.execute(f"{_FEATURES} WHERE images.id IN ({_marks(len(part))})", [fingerprint, *part])
+            )
+        return found
+
+    def stream_local_features(self, fingerprint: str, after_id: int = 0) -> Iterator[list[tuple[int, bytes]]]:
+        """Ids, ascending, and compact local features in pieces; an image without them is left out."""
+        cursor = self._connection.execute(
+            f"{_FEATURES} WHERE images.id > ? ORDER BY images.id", (fingerprint, after_id)
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            yield rows
+
+    def stream_lacking_features(self, fingerprint: str) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The path and the content's hash, in pieces, of an image of each content that has no local features."""
+        cursor = self._connection.execute(
+            "SELECT min(images.path), contents.hash FROM images JOIN contents ON contents.id = images.content_id "
+            "WHERE NOT EXISTS (SELECT 1 FROM local_features AS made WHERE made.hash = contents.hash "
+            "AND made.fingerprint = ?) GROUP BY contents.hash",
+            (fingerprint,),
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            yield rows
+
+    def count_local_features(self, fingerprint: str) -> tuple[int, int]:
+        """How many contents have local features, and their bytes."""
+        row = self._connection.execute(
+            "SELECT count(*), coalesce(sum(length(features)), 0) FROM local_features WHERE fingerprint = ?",
+            (fingerprint,),
+        ).fetchone()
+        return int(row[0]), int(row[1])
+
+    @property
+    def has_local_features(self) -> bool:
+        return self._connection.execute("SELECT 1 FROM local_features LIMIT 1").fetchone() is not None
+
+    def damaged_local_features(self) -> list[int]:
+        """The local features, by their own ids, that are not what was stored."""
+        return list(damaged_rows(self._connection, "local_features"))
 
     def stream_under(self, root: bytes, *, searchable: bool = False) -> Iterator[tuple[int, bytes]]:
         """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file.
@@ -288,6 +369,18 @@ class Snapshot:
 
     def _number(self, query: str, *parameters: Any) -> int:
         return int(self._connection.execute(query, parameters).fetchone()[0])
+
+
+def _verified(row: Sequence[Any]) -> bytes:
+    """The descriptor of a row of an image's id, `_CONTENT`: one that was damaged must not decide what is found."""
+    _, stored, *content = row
+    if row_checksum(*content) != stored:
+        raise GalleryDamagedError(
+            f"The descriptor of image {row[0]} is damaged. `tessera check --repair` takes it out, and `tessera index` "
+            "makes it anew."
+        )
+    descriptor: bytes = content[-1]
+    return descriptor
 
 
 def decode_descriptors(blobs: Sequence[bytes]) -> Descriptors:

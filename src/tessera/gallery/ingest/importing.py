@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tessera.data.decoding import DEFAULT_LIMITS
 from tessera.errors import UsageError
-from tessera.gallery.catalog.batch import encode_metadata
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
 from tessera.gallery.catalog.snapshot import encode_descriptor
 from tessera.gallery.ingest.reading import read_file

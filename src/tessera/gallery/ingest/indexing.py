@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
 
@@ -20,6 +21,7 @@ from tessera.gallery.catalog.paths import from_blob, printable
 from tessera.gallery.catalog.snapshot import CatalogEntry
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.ignoring import IgnoreList
+from tessera.gallery.ingest.local_features import LocalDescriber
 from tessera.gallery.ingest.moves import follow_moves
 from tessera.gallery.ingest.plan import Plan, make_plan
 from tessera.gallery.ingest.reading import ReadFile, loader_source, read_ahead
@@ -51,6 +53,7 @@ class IndexRun:
         self,
         catalog: Catalog,
         describer: Describer,
+        local: LocalDescriber,
         *,
         progress: ProgressCallback | None = None,
         limits: Limits = DEFAULT_LIMITS,
@@ -59,12 +62,14 @@ class IndexRun:
         self.report = IndexReport()
         self._catalog = catalog
         self._describer = describer
+        self._local = local
         self._progress = progress
         self._limits = limits
         self._ray = ray
         self._outcomes: list[_Outcome] = []
         self._fresh: dict[bytes, Extraction] = {}  # described, not yet stored
         self._ignored: IgnoreList | None = None
+        self._features: dict[bytes, Future[bytes]] = {}  # local features of these, by hash
         self._stored_at = time.monotonic()
         self._done = self._total = 0
 
@@ -97,7 +102,7 @@ class IndexRun:
             self._describe(plan)
         finally:
             plan.close()
-        self._look_for_vanished(sources, prune=prune)
+        self.look_for_vanished(sources, prune=prune)
         return self.report
 
     def describe_contents(self, files: Iterable[tuple[FoundFile, bytes]], total: int, differing: Plan) -> None:
@@ -154,6 +159,7 @@ class IndexRun:
                 else:
                     if read.content_hash is not None:
                         copies[read.content_hash] = []
+                        self._features[read.content_hash] = self._local.submit(loader_source(read), self._limits)
                     sent.append(read)
                     yield loader_source(read)
 
@@ -200,7 +206,9 @@ class IndexRun:
     def _store_images(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
         if outcomes:
+            features = self._finished_features(outcomes)
             with self._catalog.write() as batch:
+                self._store_features(batch, features)
                 known = batch.lookup([outcome.read.found.path for outcome in outcomes])
                 contents = {outcome.read.found.path: self._content_of(batch, outcome) for outcome in outcomes}
                 arrivals = {path: content_id for path, content_id in contents.items() if content_id is not None}
@@ -227,10 +235,27 @@ class IndexRun:
     def _store_contents(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
         if outcomes:
+            features = self._finished_features(outcomes)
             with self._catalog.write() as batch:
+                self._store_features(batch, features)
                 for outcome in outcomes:
                     self._content_of(batch, outcome)
         self._stored(len(outcomes))
+
+    def _finished_features(self, outcomes: Sequence[_Outcome]) -> dict[bytes, bytes]:
+        """The local features of what was described, waited for before the catalogue is locked."""
+        finished: dict[bytes, bytes] = {}
+        for outcome in outcomes:
+            making = self._features.pop(outcome.read.content_hash or b"", None)
+            if making is not None and outcome.extraction is not None and outcome.read.content_hash is not None:
+                finished[outcome.read.content_hash] = making.result()
+            elif making is not None:
+                making.cancel()
+        return finished
+
+    def _store_features(self, batch: Batch, features: dict[bytes, bytes]) -> None:
+        for content_hash, made in features.items():
+            batch.add_local_features(content_hash, self._local.model.fingerprint, made)
 
     def _content_of(self, batch: Batch, outcome: _Outcome) -> int | None:
         extraction = outcome.extraction
@@ -275,7 +300,8 @@ class IndexRun:
             self.report.changed += 1
             self.report.reused += outcome.is_copy
 
-    def _look_for_vanished(self, sources: Sequence[Source], *, prune: bool) -> None:
+    def look_for_vanished(self, sources: Sequence[Source], *, prune: bool) -> None:
+        """Count the images under the sources whose files are gone, and with `prune` take them out."""
         for source in sources:
             if source.kind == "list":
                 continue  # its rows were each looked at

@@ -23,7 +23,7 @@ def follow_moves(
     for path, content_id in arrivals.items():
         if path in known and known[path].content_id == content_id:
             continue
-        for image_id, old_path in batch.images_of(content_id):
+        for image_id, old_path in batch.copies_of(content_id):
             if image_id not in new_paths and _has_left(old_path, content_id, arrivals):
                 moved[path], new_paths[image_id] = old_path, path
                 break

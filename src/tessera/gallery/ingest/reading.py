@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tessera.data import xmp
 from tessera.data.photo_metadata import read_metadata
-from tessera.gallery.catalog.batch import encode_metadata
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import from_blob
 from tessera.gallery.ingest.sources import FoundFile, explain, sidecar_paths
 

@@ -26,11 +26,14 @@ class QueryPicture:
     """A query, decoded where its pixels are needed and only then: once for each size that is asked for.
 
     The network and the local features both see the part inside the box, cut from the picture's own pixels and then
-    reduced, each to its size. limits: what the picture may cost; those of a service are narrower.
+    reduced, each to its size. limits: what the picture may cost; those of a service are narrower. exclude: an image of
+    the gallery that is not to be found: the query itself, where a benchmark leaves one out.
     """
 
-    def __init__(self, query: Query, box: Box | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.box, self.limits = box, limits
+    def __init__(
+        self, query: Query, box: Box | None = None, limits: Limits = DEFAULT_LIMITS, *, exclude: int | None = None
+    ) -> None:
+        self.box, self.limits, self.exclude = box, limits, exclude
         self.image_id: int | None = None
         self._record: Record | None = None  # of the image of the gallery, once it is located
         self._source: Source | None = None
