@@ -86,9 +86,11 @@ class MissingExtraError(TesseraError):
     """extra: one of Tessera's; requirement: what to give pip instead, for a package that no extra brings."""
 
     def __init__(self, feature: str, extra: str, requirement: str | None = None) -> None:
+        from tessera.installation import add_command, install_command  # errors are loaded first, this only when needed
+
         what = f"the extra '{extra}'" if requirement is None else f"the package '{extra}'"
-        wanted = f"'tessera-retrieval[{extra}]'" if requirement is None else requirement
-        super().__init__(f"{feature} needs {what}, which is not installed. Install it with: pip install {wanted}")
+        command = install_command(extra) if requirement is None else add_command(requirement)
+        super().__init__(f"{feature} needs {what}, which is not installed. Install it with: {command}")
 
 
 class ModelError(TesseraError):

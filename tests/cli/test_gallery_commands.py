@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def test_tables_go_to_stdout_and_the_rest_to_stderr(run: Run, indexed: Path, pho
     answer = run("search", photo_folder / "photo2.png", "-k", "2")
     lines = [line.split("\t") for line in answer.stdout.splitlines()]
     assert [len(line) for line in lines] == [4, 4]
-    assert lines[0][2] == str(photo_folder / "photo2.png")
+    assert lines[0][3] == os.path.relpath(photo_folder / "photo2.png")
     assert answer.stderr == ""
     stats = dict(line.split("\t") for line in run("stats").stdout.splitlines())
     assert stats["images"] == "8"

@@ -75,6 +75,21 @@ def test_stored_features_are_used_and_go_with_their_images(gallery, pictures, mo
     assert gallery.index(local="sift").local["images"] == 5
 
 
+def test_features_that_a_search_made_are_kept(gallery, pictures, small_bundle):
+    notes = gallery.search(pictures[1], 3, rerank="sp").notes
+    assert any("6 images were made for this search and kept" in note for note in notes)
+    gallery.close()
+    with Gallery(gallery.path, str(small_bundle)) as again:
+        assert again.search(pictures[1], 3, rerank="sp").notes == []
+
+
+def test_local_features_are_made_of_what_is_named(gallery, pictures):
+    report = gallery.index(pictures[0] / "scene0.png", local="sift")
+    assert report.local["made"] == report.local["images"] == 1
+    assert gallery.stats()["local_bytes"] > report.local["bytes"] > 0
+    assert gallery.index(local="sift").local["images"] == 6
+
+
 def test_the_answer_is_the_same_before_and_after_storing(gallery, pictures):
     before = gallery.search(pictures[1], 6, rerank="sp")
     gallery.index(local="sift")
@@ -158,5 +173,5 @@ def test_a_damaged_shelf_is_set_aside(gallery, pictures):
         log.unlink()
     with Gallery(gallery.path) as again:
         assert again.search(pictures[1], 1, rerank="sp")[0].inliers >= 10
-        assert again.index(local="sift").local["made"] == 6
+        assert again.index(local="sift").local["images"] == 6
     assert len(FeatureStore(shelf).describe()) == 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from tessera.cli.commands import CommandGroup
 from tessera.cli.options import AugmentOption, ExpandOption, RerankOption
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 evaluate = typer.Typer(
     name="evaluate",
+    cls=CommandGroup,
     help="Score a model on Revisited Oxford and Paris or on a labelled folder, or score ranks from a file.",
     no_args_is_help=True,
     rich_markup_mode="rich",

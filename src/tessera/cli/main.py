@@ -17,10 +17,13 @@ from tessera.cli import (
     bench,
     check,
     convert,
+    duplicates,
     embed,
     evaluate,
     explain,
     export,
+    export_descriptors,
+    group,
     index,
     migrate,
     models_get,
@@ -30,7 +33,9 @@ from tessera.cli import (
     stats,
     system,
     train,
+    watch,
 )
+from tessera.cli.commands import CommandGroup
 from tessera.cli.output import LogLevel, log_to_stderr
 from tessera.cli.settings import PREFIX, hide_variables, read_settings
 from tessera.errors import TesseraError, printable
@@ -40,6 +45,7 @@ log = logging.getLogger("tessera.cli")
 
 app = typer.Typer(
     name="tessera",
+    cls=CommandGroup,
     help="Find the same place or object in a collection of images, and see why.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -93,6 +99,10 @@ app.command("search", epilog=search.EXAMPLE)(search.search)
 app.command("remove", epilog=remove.EXAMPLE)(remove.remove)
 app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
 app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("export-descriptors", epilog=export_descriptors.EXAMPLE)(export_descriptors.export_descriptors)
+app.command("duplicates", epilog=duplicates.EXAMPLE)(duplicates.duplicates)
+app.command("group", epilog=group.EXAMPLE)(group.group)
+app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
 app.command("migrate", epilog=migrate.EXAMPLE)(migrate.migrate)
 app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)

@@ -48,6 +48,12 @@ WhereOption = Annotated[
         help="Only images whose metadata says so; also !=, >=, <=, > and <. May be repeated.",
     ),
 ]
+NearOption = Annotated[
+    str | None,
+    typer.Option(
+        "--near", metavar="LAT,LON,RADIUS", help="Only images taken within so many metres: 41.89,12.49,2km or 500m."
+    ),
+]
 ExpandOption = Annotated[
     str | None,
     typer.Option(

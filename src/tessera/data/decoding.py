@@ -17,6 +17,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from tessera import errors
 from tessera.data.repetition import refuse_many_parts, refuse_many_scans
 from tessera.errors import ImageError, ImageLimitError
+from tessera.installation import add_command
 
 # Tried in this order. HEIF is there only with the package pillow-heif, AVIF where Pillow was built with it.
 SUFFIXES = {
@@ -201,7 +202,7 @@ def _identify(file: IO[bytes], name: str) -> Image.Image:
             return factory(file, b"")
     if is_heif and "HEIF" not in Image.OPEN:
         raise ImageError(
-            f"{name} is a HEIC picture, which needs a package that is not installed: pip install pillow-heif. "
+            f"{name} is a HEIC picture, which needs a package that is not installed: {add_command('pillow-heif')}. "
             "Or convert it."
         )
     known = ", ".join(form for form in FORMATS if form in Image.OPEN)

@@ -224,7 +224,7 @@ def _look_at_files(catalog: Catalog, report: CheckReport) -> None:
     shown: list[str] = []
     with catalog.read() as snapshot:
         report.images = snapshot.searchable
-        for _, path in snapshot.stream_under(b"/"):
+        for _, path in snapshot.stream_under(b"/", searchable=True):
             found = look_at(path)
             if found.error is not None and found.gone:
                 report.missing_files += 1

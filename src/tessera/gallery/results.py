@@ -84,6 +84,12 @@ class SearchResult(Sequence[Hit]):
     def __repr__(self) -> str:
         return f"SearchResult({self.hits!r})"
 
+    def _repr_html_(self) -> str:
+        """A strip of pictures, for a notebook."""
+        from tessera.explain.strip import hits_html
+
+        return hits_html(self)
+
     def to_json(self) -> dict[str, Any]:
         answer: dict[str, Any] = {"results": [hit.to_json() for hit in self.hits], "timing_ms": self.timing_ms}
         if self.certain is not None:
@@ -118,6 +124,7 @@ class IndexReport:
     added: int = 0
     changed: int = 0
     unchanged: int = 0
+    moved: int = 0  # same content, another path, the old file gone: the same image
     reused: int = 0
     redescribed: int = 0  # by another model, in a rebuild
     failed: int = 0
@@ -125,6 +132,10 @@ class IndexReport:
     vanished: int = 0
     pruned: int = 0
     passed_over: int = 0
+    ignored: int = 0  # removed on purpose before
+    remarks: int = 0  # on pictures that were taken all the same
+    metadata_given: int = 0  # pictures that a list or the caller said something of
+    metadata_read: int = 0  # pictures whose files said something of themselves
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
     local: dict[str, Any] | None = None  # what became of the local features, where they were asked for
@@ -135,10 +146,15 @@ class IndexReport:
         if len(self.problems) < self.MAX_PROBLEMS:
             self.problems.append(Problem(path, reason))
 
+    def add_remark(self, path: str, reason: str) -> None:
+        """Something to say of a picture that was taken all the same."""
+        self.remarks += 1
+        self.add_problem(path, reason)
+
     @property
     def found(self) -> int:
         """How many pictures the sources held."""
-        return self.added + self.changed + self.unchanged + self.failed + self.failed_before
+        return self.added + self.changed + self.moved + self.unchanged + self.failed + self.failed_before
 
     def to_json(self) -> dict[str, Any]:
         answer: dict[str, Any] = {
@@ -146,6 +162,7 @@ class IndexReport:
             "found": self.found,
             "added": self.added,
             "changed": self.changed,
+            "moved": self.moved,
             "unchanged": self.unchanged,
             "reused": self.reused,
             "redescribed": self.redescribed,
@@ -154,6 +171,8 @@ class IndexReport:
             "vanished": self.vanished,
             "pruned": self.pruned,
             "passed_over": self.passed_over,
+            "ignored": self.ignored,
+            "metadata": {"given": self.metadata_given, "read": self.metadata_read},
             "seconds": round(self.seconds, 3),
             "problems": [{"path": problem.path, "reason": problem.reason} for problem in self.problems],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from tessera.errors import (
     GalleryMismatchError,
     ModelError,
     StorageError,
+    TesseraError,
     UsageError,
     unknown_name,
 )
@@ -42,7 +44,7 @@ DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
 # How long to wait for another process that makes the gallery: on a busy machine, importing FAISS alone takes seconds.
 _MAKING_S, _BETWEEN_TRIES_S = 30.0, 0.02
 LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
-_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", LOCAL_NAME, POSTINGS_FOLDER)
+_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", "frames", LOCAL_NAME, POSTINGS_FOLDER)
 
 
 class Store:
@@ -358,6 +360,22 @@ class Store:
                 self._engine.close()
                 self._engine = None
             self.catalog.close()
+
+
+def discard_empty(path: Path) -> None:
+    """Take away a gallery that holds nothing, and its folder if that is empty then: what a failed run has made."""
+    catalog = Catalog(path / CATALOG_NAME)
+    with contextlib.suppress(TesseraError, OSError), writer_lock(path):
+        try:
+            with catalog.read() as snapshot:
+                holds_something = snapshot.last_id() > 0 or bool(snapshot.ignored())
+        finally:
+            catalog.close()
+        if not holds_something:
+            for entry in path.iterdir():
+                if entry.name.startswith(_OWN_NAMES):
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            path.rmdir()
 
 
 def absolute_engine(name: str) -> str:

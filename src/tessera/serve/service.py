@@ -26,7 +26,8 @@ from tessera.storage import write_atomically
 if TYPE_CHECKING:
     from tessera.gallery.catalog.snapshot import Record
     from tessera.gallery.gallery import Gallery
-    from tessera.gallery.results import Hit, SearchResult
+    from tessera.gallery.ingest.watching import Watcher
+    from tessera.gallery.results import Hit, IndexReport, SearchResult
 
 log = logging.getLogger("tessera.serve")
 
@@ -50,6 +51,7 @@ class GalleryService:
         self._failure: str | None = None  # why the gallery could not be opened or followed when last tried
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
+        self._watcher: Watcher | None = None
         self._thumbnails = ByteCache()
         self._explainer = Explainer()
         self._matcher = Matcher()
@@ -62,6 +64,7 @@ class GalleryService:
 
     def stop(self) -> None:
         self._stopping.set()
+        self._stop_watching()
         self._thread.join(timeout=10)
         for gallery in (self._gallery, self._retired):
             if gallery is not None:
@@ -94,6 +97,7 @@ class GalleryService:
                     fresh = self._open()
                     self._opened = self._catalogue()
                     self._retired, self._gallery = self._gallery, fresh
+                    self._start_watching(fresh)
                 else:
                     self._gallery.refresh()
                 self._failure = None
@@ -136,6 +140,19 @@ class GalleryService:
             gallery.close()  # this is tried again every second
             raise
         return gallery
+
+    def _start_watching(self, gallery: Gallery) -> None:
+        """Follow the folders that the service was given, in a thread of its own: searches go on meanwhile."""
+        from tessera.gallery.ingest.watching import Watcher
+
+        self._stop_watching()
+        if self.settings.watch:
+            self._watcher = Watcher(gallery, self.settings.watch, say=log.warning, told=_log_report)
+            threading.Thread(target=self._watcher.run, name="watch-folders", daemon=True).start()
+
+    def _stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop.set()
 
     # -- searching ---------------------------------------------------------------------------------------------------
 
@@ -313,3 +330,8 @@ class GalleryService:
         with self.gallery.writing():
             self._require_catalogue()
             yield
+
+
+def _log_report(report: IndexReport) -> None:
+    counts = {"added": report.added, "changed": report.changed, "moved": report.moved, "removed": report.pruned}
+    log.info("watched folders: %s", ", ".join(f"{count} {what}" for what, count in counts.items() if count))

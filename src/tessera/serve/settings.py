@@ -32,6 +32,7 @@ class Settings:
     root_path: str = ""  # the prefix that a proxy puts before every address
     device: str = "auto"
     threads: int | None = None
+    watch: tuple[Path, ...] = ()  # folders whose pictures the gallery follows
 
     def __post_init__(self) -> None:
         if not self.is_loopback and not self.key:

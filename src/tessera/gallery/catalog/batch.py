@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -45,7 +45,13 @@ class Batch(Snapshot):
         put_setting(self._connection, key, value)
 
     def add_content(
-        self, content_hash: bytes, fingerprint: str, width: int, height: int, descriptor: npt.NDArray[Any]
+        self,
+        content_hash: bytes,
+        fingerprint: str,
+        width: int,
+        height: int,
+        descriptor: npt.NDArray[Any],
+        signature: bytes | None = None,
     ) -> int:
         """Store a descriptor (D) under the content it was made of; the one already there stays."""
         known = self.find_content(content_hash, fingerprint)
@@ -53,7 +59,11 @@ class Batch(Snapshot):
             return known
         content_id = self._number("SELECT coalesce(max(id), 0) + 1 FROM contents")
         row = (content_id, content_hash, fingerprint, width, height, encode_descriptor(descriptor))
-        self._connection.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, row_checksum(*row)))
+        self._connection.execute(
+            "INSERT INTO contents (id, hash, fingerprint, width, height, descriptor, checksum, signature) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, row_checksum(*row), signature),
+        )
         return content_id
 
     def add_local_features(self, content_hash: bytes, fingerprint: str, features: bytes) -> None:
@@ -78,8 +88,13 @@ class Batch(Snapshot):
         content_id: int | None,
         error: str | None,
         metadata: str | None,
+        facts: str | None = None,
+        sidecar_ns: int = 0,
     ) -> None:
-        """Store what was found at a path. metadata None keeps what there was; the id stays if the content did."""
+        """Store what was found at a path. metadata None keeps what there was; the id stays if the content did.
+
+        facts: what the file says of itself; they go with its content.
+        """
         known = self.lookup([path]).get(path)
         if metadata is None:
             metadata = "{}" if known is None else known.metadata
@@ -87,9 +102,10 @@ class Batch(Snapshot):
         self.changed = True
         if known is not None and known.content_id == content_id and known.state == state:
             self._connection.execute(
-                "UPDATE images SET size = ?, mtime_ns = ?, error = ?, metadata = ?, checksum = ? WHERE id = ?",
+                "UPDATE images SET size = ?, mtime_ns = ?, error = ?, metadata = ?, facts = ?, sidecar_ns = ?, "
+                "checksum = ? WHERE id = ?",
                 (
-                    *(size, mtime_ns, error, metadata),
+                    *(size, mtime_ns, error, metadata, facts, sidecar_ns),
                     row_checksum(known.id, path, size, mtime_ns, error, content_id, metadata),
                     known.id,
                 ),
@@ -99,14 +115,59 @@ class Batch(Snapshot):
             self.remove([known.id])
         image_id = self.last_id() + 1
         self._connection.execute(
-            "INSERT INTO images (id, path, size, mtime_ns, state, error, content_id, metadata, checksum) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO images (id, path, size, mtime_ns, state, error, content_id, metadata, facts, sidecar_ns, "
+            "checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(image_id, path, size, mtime_ns, state, error, content_id, metadata),
+                *(image_id, path, size, mtime_ns, state, error, content_id, metadata, facts, sidecar_ns),
                 row_checksum(image_id, path, size, mtime_ns, error, content_id, metadata),
             ),
         )
         self._arrived += content_id is not None
+
+    def move_images(self, new_paths: Mapping[int, bytes]) -> None:
+        """Give images other paths, all at once, since they may take each other's; nothing else of them changes."""
+        self.changed = self.changed or bool(new_paths)
+        for image_id in new_paths:
+            self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (b"\0moving %d" % image_id, image_id))
+        for image_id, path in new_paths.items():
+            self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (path, image_id))
+            self._connection.execute(
+                f"UPDATE images SET checksum = {checksum_in_sql('images')} WHERE id = ?", (image_id,)
+            )
+
+    def ignore(self, path: bytes, content_hash: bytes | None) -> None:
+        """Remember that a picture, or with no hash a folder, was removed on purpose."""
+        self._connection.execute("INSERT OR REPLACE INTO ignored VALUES (?, ?)", (path, content_hash))
+
+    def unignore(self, path: bytes) -> None:
+        self._connection.execute("DELETE FROM ignored WHERE path = ?", (path,))
+
+    def set_signatures(self, signatures: Mapping[int, bytes]) -> None:
+        """Store signatures, which are caches, under the contents of these images."""
+        self._connection.executemany(
+            "UPDATE contents SET signature = ? WHERE id = (SELECT content_id FROM images WHERE images.id = ?)",
+            ((signature, image_id) for image_id, signature in signatures.items()),
+        )
+
+    def add_compared_pairs(self, kind: str, scores: Mapping[tuple[str, str], float]) -> None:
+        """Remember how pairs of contents, by their hashes, compared; what is no longer in the gallery is forgotten."""
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO pairs VALUES (?, ?, ?, ?)",
+            ((kind, *sorted((bytes.fromhex(a), bytes.fromhex(b))), score) for (a, b), score in scores.items()),
+        )
+        self._connection.execute(
+            "DELETE FROM pairs WHERE first NOT IN (SELECT hash FROM contents) "
+            "OR second NOT IN (SELECT hash FROM contents)"
+        )
+
+    def set_groups(self, groups: Mapping[int, Sequence[int]]) -> None:
+        """Keep these groups of images, the cover first, in place of all that were."""
+        self.changed = True
+        self._connection.execute("UPDATE images SET group_id = NULL, group_rank = NULL WHERE group_id IS NOT NULL")
+        self._connection.executemany(
+            "UPDATE images SET group_id = ?, group_rank = ? WHERE id = ?",
+            ((number, rank, image_id) for number, ids in groups.items() for rank, image_id in enumerate(ids)),
+        )
 
     def set_metadata(self, image_id: int, metadata: str) -> None:
         self.changed = True

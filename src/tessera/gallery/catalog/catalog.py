@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tessera.errors import GalleryError
 from tessera.gallery.catalog.batch import Batch
-from tessera.gallery.catalog.filters import number
+from tessera.gallery.catalog.filters import distance_m, number
 from tessera.gallery.catalog.schema import (
     FrozenConnection,
     check_identity,
@@ -155,6 +155,7 @@ class Catalog:
                 self._check_version(connection)
                 self._check_uuid(connection)
                 connection.create_function("tessera_number", 1, number, deterministic=True)
+                connection.create_function("tessera_distance", 4, distance_m, deterministic=True)
             except BaseException:
                 connection.close()
                 raise

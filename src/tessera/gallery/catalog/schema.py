@@ -67,6 +67,24 @@ MIGRATIONS: list[tuple[str, ...]] = [
             checksum INTEGER NOT NULL,
             UNIQUE (hash, fingerprint))""",
     ),
+    (
+        # What the file itself says (NULL: not looked at yet), the time of its sidecar, and its place in a group.
+        "ALTER TABLE images ADD COLUMN facts TEXT",
+        "ALTER TABLE images ADD COLUMN sidecar_ns INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE images ADD COLUMN group_id INTEGER",
+        "ALTER TABLE images ADD COLUMN group_rank INTEGER",
+        "CREATE INDEX images_by_group ON images (group_id, group_rank) WHERE group_id IS NOT NULL",
+        "ALTER TABLE contents ADD COLUMN signature BLOB",
+        # Removed on purpose: a picture with the hash of its content, or a folder.
+        "CREATE TABLE ignored (path BLOB PRIMARY KEY, hash BLOB) WITHOUT ROWID",
+        # Pairs of contents that were compared, by hash, so that another run need not compare them again.
+        """CREATE TABLE pairs (
+            kind TEXT NOT NULL,
+            first BLOB NOT NULL,
+            second BLOB NOT NULL,
+            score REAL NOT NULL,
+            PRIMARY KEY (kind, first, second)) WITHOUT ROWID""",
+    ),
 ]
 # Both say the disk is full: the second is what a quota or a file-size limit gives.
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}

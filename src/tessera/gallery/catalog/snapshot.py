@@ -42,11 +42,16 @@ class CatalogEntry:
     state: str
     metadata: str
     content_id: int | None
+    facts: str | None  # what its file says of itself; None: nobody has looked
+    sidecar_ns: int
 
 
 @dataclass(frozen=True)
 class Record:
-    """One image of the gallery. `error` says why a failed one could not be read."""
+    """One image of the gallery. `error` says why a failed one could not be read.
+
+    metadata: what its file says of itself, and over it what a CSV or a caller said.
+    """
 
     id: int
     path: str
@@ -58,6 +63,7 @@ class Record:
     width: int | None
     height: int | None
     content_hash: str | None
+    group_id: int | None = None
 
 
 class Snapshot:
@@ -100,7 +106,7 @@ class Snapshot:
         for start in range(0, len(paths), _VARIABLES):
             part = paths[start : start + _VARIABLES]
             rows = self._connection.execute(
-                "SELECT path, id, size, mtime_ns, state, metadata, content_id FROM images "
+                "SELECT path, id, size, mtime_ns, state, metadata, content_id, facts, sidecar_ns FROM images "
                 f"WHERE path IN ({_marks(len(part))})",
                 part,
             )
@@ -113,6 +119,16 @@ class Snapshot:
         ).fetchone()
         return None if row is None else int(row[0])
 
+    def copies_of(self, content_id: int, limit: int = 100) -> list[tuple[int, bytes]]:
+        """Ids and paths of the images that share a content."""
+        return self._connection.execute(
+            "SELECT id, path FROM images WHERE content_id = ? ORDER BY id LIMIT ?", (content_id, limit)
+        ).fetchall()
+
+    def ignored(self) -> dict[bytes, bytes | None]:
+        """What was removed on purpose: paths of pictures with the hashes of their contents, and of folders."""
+        return dict(self._connection.execute("SELECT path, hash FROM ignored"))
+
     def records(self, ids: Sequence[int]) -> dict[int, Record]:
         """The images of these ids; an id that is not there is left out."""
         found: dict[int, Record] = {}
@@ -122,19 +138,21 @@ class Snapshot:
                 found[record.id] = record
         return found
 
-    def page(self, *, after_id: int, limit: int, state: str, conditions: Sequence[filters.Condition]) -> list[Record]:
+    def page(
+        self, *, after_id: int, limit: int, state: str, conditions: Sequence[filters.AnyCondition]
+    ) -> list[Record]:
         """At most `limit` images in the order of their ids, from the one after `after_id`."""
         clause, parameters = filters.to_sql(conditions)
         where = f"images.id > ? AND images.state = ? AND {clause} ORDER BY images.id LIMIT ?"
         return list(self._select_records(where, [after_id, state, *parameters, limit]))
 
-    def count_matching(self, conditions: Sequence[filters.Condition]) -> int:
+    def count_matching(self, conditions: Sequence[filters.AnyCondition]) -> int:
         if not conditions:
             return self.searchable
         clause, parameters = filters.to_sql(conditions)
         return self._number(f"SELECT count(*) FROM images WHERE state = 'ok' AND {clause}", *parameters)
 
-    def matching_ids(self, conditions: Sequence[filters.Condition]) -> Ids:
+    def matching_ids(self, conditions: Sequence[filters.AnyCondition]) -> Ids:
         """The ids, ascending, of the images that meet every condition."""
         clause, parameters = filters.to_sql(conditions)
         rows = self._connection.execute(
@@ -219,6 +237,34 @@ class Snapshot:
             found.update((row[0], decode_descriptors([_verified(row)])[0]) for row in rows)
         return found
 
+    def signatures(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """The signature of each of these ids whose picture has one."""
+        found: dict[int, bytes] = {}
+        for start in range(0, len(ids), _VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+            found.update(
+                self._connection.execute(
+                    "SELECT images.id, signature FROM images JOIN contents ON contents.id = images.content_id "
+                    f"WHERE signature IS NOT NULL AND images.id IN ({_marks(len(part))})",
+                    part,
+                )
+            )
+        return found
+
+    def compared_pairs(self, kind: str) -> dict[tuple[str, str], float]:
+        """Scores of pairs of contents, by their hashes in order, that were compared before."""
+        rows = self._connection.execute("SELECT first, second, score FROM pairs WHERE kind = ?", (kind,))
+        return {(first.hex(), second.hex()): score for first, second, score in rows}
+
+    def groups(self) -> dict[int, list[int]]:
+        """The ids of each group's images, the cover first."""
+        found: dict[int, list[int]] = {}
+        for group_id, image_id in self._connection.execute(
+            "SELECT group_id, id FROM images WHERE group_id IS NOT NULL ORDER BY group_id, group_rank, id"
+        ):
+            found.setdefault(group_id, []).append(image_id)
+        return found
+
     def local_features(self, ids: Sequence[int], fingerprint: str) -> dict[int, bytes]:
         """The compact local features of each of these images that has them."""
         found: dict[int, bytes] = {}
@@ -281,8 +327,10 @@ class Snapshot:
     def facets(self, values_a_key: int) -> dict[str, dict[str, int]]:
         """Every metadata key with its most frequent values and how many images have each."""
         rows = self._connection.execute(
-            "SELECT key, CAST(value AS TEXT), count(*) AS times FROM images, json_each(images.metadata) "
-            "WHERE state = 'ok' GROUP BY 1, 2 ORDER BY 1, times DESC, 2"
+            # Days and places have nearly as many values as there are images: months are offered, places are not.
+            "SELECT key, CASE key WHEN 'date' THEN substr(value, 1, 7) ELSE CAST(value AS TEXT) END, "
+            "count(*) AS times FROM images, json_each(json_patch(coalesce(facts, '{}'), metadata)) "
+            "WHERE state = 'ok' AND key NOT IN ('latitude', 'longitude') GROUP BY 1, 2 ORDER BY 1, times DESC, 2"
         )
         found: dict[str, dict[str, int]] = {}
         for key, value, times in rows:
@@ -291,13 +339,20 @@ class Snapshot:
                 values[value] = times
         return found
 
+    def metadata_keys(self) -> list[str]:
+        """Every key of metadata that an image has, of its file or of a caller."""
+        rows = self._connection.execute(
+            "SELECT DISTINCT key FROM images, json_each(json_patch(coalesce(facts, '{}'), metadata)) ORDER BY key"
+        )
+        return [row[0] for row in rows]
+
     def _select_records(self, where: str, parameters: Sequence[Any]) -> Iterator[Record]:
         rows = self._connection.execute(
-            "SELECT images.id, path, size, mtime_ns, state, error, metadata, width, height, hash "
+            "SELECT images.id, path, size, mtime_ns, state, error, facts, metadata, width, height, hash, group_id "
             f"FROM images LEFT JOIN contents ON contents.id = images.content_id WHERE {where}",
             parameters,
         )
-        for image_id, path, size, mtime_ns, state, error, metadata, width, height, content_hash in rows:
+        for image_id, path, size, mtime_ns, state, error, facts, metadata, width, height, content_hash, group in rows:
             yield Record(
                 id=image_id,
                 path=from_blob(path),
@@ -305,10 +360,11 @@ class Snapshot:
                 mtime_ns=mtime_ns,
                 state=state,
                 error=error,
-                metadata=json.loads(metadata),
+                metadata={**json.loads(facts or "{}"), **json.loads(metadata)},
                 width=width,
                 height=height,
                 content_hash=None if content_hash is None else content_hash.hex(),
+                group_id=group,
             )
 
     def _number(self, query: str, *parameters: Any) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tessera.errors import UsageError, unknown_name
-from tessera.gallery.catalog.filters import Condition
+from tessera.gallery.catalog.filters import AnyCondition
 from tessera.refiners import Refiner, find_expansion, find_reranker
 
 WAYS = ("auto", "global", "local")
@@ -25,7 +25,7 @@ class SearchOptions:
 
     k: int = 10
     by: str = "auto"
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[AnyCondition, ...] = ()
     expand: str | None = None
     augment: bool = False
     rerank: str | None = None

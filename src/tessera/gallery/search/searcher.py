@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import UsageError
-from tessera.gallery.catalog.filters import Condition
+from tessera.errors import UsageError, unknown_name
+from tessera.gallery.catalog.filters import BUILT_IN_KEYS, AnyCondition, Near
 from tessera.gallery.catalog.snapshot import Ids, Record
 from tessera.gallery.results import Hit, SearchResult
 from tessera.gallery.search.by_parts import Judged
@@ -53,7 +53,7 @@ class Searcher:
         self._local = local
         self._parts = PartsSearcher(store)
         self._lock = threading.Lock()
-        self._filtered: dict[tuple[int, tuple[Condition, ...]], Ids] = {}
+        self._filtered: dict[tuple[int, tuple[AnyCondition, ...]], Ids] = {}
 
     def search(self, queries: Sequence[QueryPicture], options: SearchOptions) -> list[SearchResult]:
         """The answer to each query, all of one moment of the gallery."""
@@ -65,10 +65,13 @@ class Searcher:
         results = []
         if found.judged:
             milliseconds = _milliseconds({**timing, "total": sum(timing.values())})
-            return [self._answer(judged, found, options, milliseconds) for judged in found.judged]
+            return [
+                self._answer(judged, query, found, options, milliseconds)
+                for judged, query in zip(found.judged, queries, strict=True)
+            ]
         for query, scores, ids in zip(queries, found.scores, found.ids, strict=True):
             hits = _hits(scores, ids, found.records)
-            notes = list(found.notes)
+            notes = [*query.notes, *found.notes]
             reranking = time.perf_counter()
             if options.local_reranker is not None:
                 hits, said = self._local.rerank(
@@ -83,11 +86,16 @@ class Searcher:
         return results
 
     def _answer(
-        self, judged: Judged, found: Candidates, options: SearchOptions, milliseconds: dict[str, float]
+        self,
+        judged: Judged,
+        query: QueryPicture,
+        found: Candidates,
+        options: SearchOptions,
+        milliseconds: dict[str, float],
     ) -> SearchResult:
         hits = _judged_hits(judged, found.records, options)
         certain = bool(len(judged.ids)) and float(judged.probabilities[0]) >= self._parts.calibration.certain
-        notes = list(found.notes)
+        notes = [*query.notes, *found.notes]
         if not certain:
             notes.append("Nothing certain: no image of the collection surely shows this. These are the nearest.")
         if judged.turns:
@@ -168,7 +176,7 @@ class Searcher:
             allowed=allowed,
         )
 
-    def _allowed_ids(self, conditions: tuple[Condition, ...], view: View) -> Ids | None:
+    def _allowed_ids(self, conditions: tuple[AnyCondition, ...], view: View) -> Ids | None:
         """Ids that meet the conditions; remembered, since a user who filters asks again with the same filter."""
         if not conditions:
             return None
@@ -177,11 +185,23 @@ class Searcher:
             if key in self._filtered:
                 return self._filtered[key]
         ids = view.snapshot.matching_ids(conditions)
+        if not len(ids):
+            _refuse_unknown_keys(conditions, view.snapshot.metadata_keys())
         with self._lock:
             while len(self._filtered) >= _FILTERS_KEPT:
                 self._filtered.pop(next(iter(self._filtered)))
             self._filtered[key] = ids
         return ids
+
+
+def _refuse_unknown_keys(conditions: Sequence[AnyCondition], keys: Sequence[str]) -> None:
+    """A filter that nothing meets because no image has its key was mistyped, rather than meant."""
+    for condition in conditions:
+        if isinstance(condition, Near):
+            if not {"latitude", "longitude"} <= set(keys):
+                raise UsageError("No image of the gallery says where it was taken, so none is near any place.")
+        elif condition.key not in (*keys, *BUILT_IN_KEYS):
+            raise UsageError(unknown_name("metadata key", condition.key, [*keys, *BUILT_IN_KEYS]))
 
 
 def _fits(found: Candidates, options: SearchOptions, view: View) -> bool:
@@ -199,7 +219,7 @@ def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
     """Hits of one query; an image that was removed a moment ago is left out."""
     kept = [(float(score), records[i]) for score, i in zip(scores, ids.tolist(), strict=True) if i in records]
     return [
-        Hit(rank, record.id, record.path, score, record.metadata, width=record.width, height=record.height)
+        Hit(rank, record.id, record.path, min(score, 1.0), record.metadata, width=record.width, height=record.height)
         for rank, (score, record) in enumerate(kept)
     ]
 
