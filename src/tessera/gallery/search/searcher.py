@@ -93,7 +93,7 @@ class Searcher:
         options: SearchOptions,
         milliseconds: dict[str, float],
     ) -> SearchResult:
-        hits = _judged_hits(judged, found.records, options)
+        hits = _judged_hits(judged, found.records, options, self._parts.calibration.certain)
         certain = bool(len(judged.ids)) and float(judged.probabilities[0]) >= self._parts.calibration.certain
         notes = [*query.notes, *found.notes]
         if not certain:
@@ -224,7 +224,8 @@ def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
     ]
 
 
-def _judged_hits(judged: Judged, records: dict[int, Record], options: SearchOptions) -> list[Hit]:
+def _judged_hits(judged: Judged, records: dict[int, Record], options: SearchOptions, certain: float) -> list[Hit]:
+    """Hits with what was found out about each. A few places may agree by chance: the rest must speak for it, too."""
     hits: list[Hit] = []
     for row, image_id in enumerate(judged.ids[: options.k].tolist()):
         record, probability = records.get(image_id), float(judged.probabilities[row])
@@ -242,7 +243,7 @@ def _judged_hits(judged: Judged, records: dict[int, Record], options: SearchOpti
                 record.width,
                 record.height,
                 probability,
-                inliers >= VERIFIED_INLIERS,
+                inliers >= VERIFIED_INLIERS and probability >= certain,
                 {"global": float(judged.cosines[row]), "local": float(judged.local_scores[row])},
             )
         )
