@@ -27,7 +27,7 @@ EVIDENCE = ("global", "local", "verified", "inliers", "agreement", "copy")
 VERIFIED_INLIERS = 8  # so many places agree for two pictures of strangers hardly ever
 _MOST_GLOBAL = 7.0  # deviations; beyond, a descriptor says little more
 _BEYOND = 0.05
-_COPY = 0.95  # cosines above it are of copies: as much alike as one picture and its thumbnail
+_COPY = 0.98  # of the way from strangers to equal: only copies are so much alike
 _STRANGERS = 0.98  # the share of a gallery that is taken for strangers
 _LEAST_DEVIATION = 1e-6
 
@@ -44,13 +44,22 @@ class Background:
 
     def standardise(self, kind: str, scores: Vector, others: Vector) -> Vector:
         """Scores in deviations above the mean of strangers. others: scores of the gallery, or of a sample of it."""
+        mean, deviation = self._estimate(kind, others)
+        return np.asarray((scores - mean) / deviation, np.float32)
+
+    def likeness(self, cosines: Vector, others: Vector) -> Vector:
+        """How far cosines are on the way from strangers, 0, to equal descriptors, 1."""
+        mean, _ = self._estimate("global", others)
+        return np.asarray((cosines - mean) / max(1 - mean, _LEAST_DEVIATION), np.float32)
+
+    def _estimate(self, kind: str, others: Vector) -> tuple[float, float]:
+        """The mean and the deviation of strangers: those of most others, and of the prior."""
         prior_mean, prior_deviation = getattr(self, f"{kind}_mean"), getattr(self, f"{kind}_deviation")
         strangers = np.sort(others)[: int(np.ceil(_STRANGERS * len(others)))].astype(np.float64)
         count, weight = len(strangers), self.weight
         mean = (strangers.sum() + weight * prior_mean) / (count + weight)
         squares = np.square(strangers - mean).sum() + weight * (prior_deviation**2 + (prior_mean - mean) ** 2)
-        deviation = max(float(np.sqrt(squares / (count + weight))), _LEAST_DEVIATION)
-        return np.asarray((scores - mean) / deviation, np.float32)
+        return float(mean), max(float(np.sqrt(squares / (count + weight))), _LEAST_DEVIATION)
 
 
 @dataclass(frozen=True)
@@ -81,9 +90,9 @@ class Calibration:
         local_z: Vector,
         inliers: npt.NDArray[np.int64],
         matches: npt.NDArray[np.int64],
-        cosines: Vector,
+        likeness: Vector,
     ) -> Array:
-        """K E. inliers: -1 where nothing was matched, as none. cosines: with the query's own descriptor."""
+        """K E. inliers: -1 where nothing was matched, as none. likeness: of the descriptors themselves."""
         counted = np.maximum(inliers, 0).astype(np.float64)
         is_verified = counted >= VERIFIED_INLIERS
         beyond = np.maximum(global_z - _MOST_GLOBAL, 0)
@@ -94,7 +103,7 @@ class Calibration:
                 is_verified.astype(np.float64),
                 np.where(is_verified, np.log2(np.maximum(counted, 1) / VERIFIED_INLIERS), 0.0),
                 np.where(is_verified, counted / np.maximum(matches, 1), 0.0),
-                np.clip((cosines - _COPY) / (1 - _COPY), 0.0, 1.0),
+                np.clip((likeness - _COPY) / (1 - _COPY), 0.0, 1.0),
             ],
             axis=1,
         ).astype(np.float64)

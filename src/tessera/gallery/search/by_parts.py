@@ -58,6 +58,7 @@ class _Scored:
 
     ids: Ids
     cosines: Vector  # with the query's own descriptor
+    likeness: Vector  # the same, from strangers, 0, to equal, 1
     local_scores: Vector
     global_z: Vector  # of the descriptor as it is, expanded or not
     local_z: Vector
@@ -162,9 +163,11 @@ class PartsSearch:
         local = np.zeros(len(ids), np.float32)
         local[has_local] = local_scores[places[has_local]]
         background = self._calibration.background
+        cosines = stored @ self._own_descriptor
         return _Scored(
             ids,
-            stored @ self._own_descriptor,
+            cosines,
+            background.likeness(cosines, self._sample @ self._own_descriptor) * np.float32(weight),
             local,
             weight * background.standardise("global", global_scores, self._sample @ descriptor),
             background.standardise("local", local, local_scores[usable]),
@@ -244,8 +247,7 @@ class PartsSearch:
         verified = [self._verified.get(image_id) for image_id in scored.ids.tolist()]
         inliers = np.array([-1 if one is None else one.num_inliers for one in verified], np.int64)
         matches = np.array([0 if one is None else one.num_matches for one in verified], np.int64)
-        cosines = scored.cosines if scored.global_z.any() else np.zeros_like(scored.cosines)
-        evidence = self._calibration.evidence(scored.global_z, scored.local_z, inliers, matches, cosines)
+        evidence = self._calibration.evidence(scored.global_z, scored.local_z, inliers, matches, scored.likeness)
         scores = self._calibration.scores(evidence)
         order = np.lexsort((scored.ids, -scores))
         return Judged(
