@@ -36,9 +36,25 @@ class _Annotation:
         return self._written
 
 
+class _Shown:
+    """A default that is shown by a word: a function's own text has its address in it, which no two runs share."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def __repr__(self) -> str:
+        return self.word
+
+
+def _without_address(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(default=_Shown("...")) if inspect.isfunction(parameter.default) else parameter
+
+
 def signature(function: Any) -> str:
     """A callable's parameters and what it returns, without `self`, annotations as they were written."""
     found = inspect.signature(function)
+    named = [_without_address(parameter) for parameter in found.parameters.values()]
+    found = found.replace(parameters=named)
     parameters = [
         one if one.annotation is one.empty else one.replace(annotation=_Annotation(one.annotation))
         for one in found.parameters.values()

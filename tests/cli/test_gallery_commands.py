@@ -48,8 +48,8 @@ def test_the_command_line_and_python_answer_the_same(run: Run, indexed: Path, ph
 def test_tables_go_to_stdout_and_the_rest_to_stderr(run: Run, indexed: Path, photo_folder: Path) -> None:
     answer = run("search", photo_folder / "photo2.png", "-k", "2")
     lines = [line.split("\t") for line in answer.stdout.splitlines()]
-    assert [len(line) for line in lines] == [4, 4]
-    assert lines[0][3] == os.path.relpath(photo_folder / "photo2.png")
+    assert [len(line) for line in lines] == [5, 5]
+    assert lines[0][4] == os.path.relpath(photo_folder / "photo2.png")
     assert answer.stderr == ""
     stats = dict(line.split("\t") for line in run("stats").stdout.splitlines())
     assert stats["images"] == "8"

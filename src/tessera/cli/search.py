@@ -151,15 +151,13 @@ def _said(queries: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 def _print_hits(result: SearchResult) -> None:
     """For people: ranks from 1, and the path last and whole. For a pipe, columns cut by tabs."""
-    has_inliers = any(hit.inliers is not None for hit in result)
     name = "probability" if any(hit.probability is not None for hit in result) else "score"
-    header = ["rank", name, *(["inliers"] if has_inliers else []), "metadata", "path"]
+    header = ["rank", name, "inliers", "metadata", "path"]
     rows = []
     for hit in result:
         inliers = "-" if hit.inliers is None else str(hit.inliers)
         metadata = " ".join(f"{key}={value}" for key, value in hit.metadata.items())
-        cells = [str(hit.rank + 1), f"{hit.score:.4f}", *([inliers] if has_inliers else []), metadata]
-        rows.append([*cells, link_to(hit.path)])
+        rows.append([str(hit.rank + 1), f"{hit.score:.4f}", inliers, metadata, link_to(hit.path)])
     print_rows(header, rows)
 
 
