@@ -36,18 +36,9 @@ class _Annotation:
         return self._written
 
 
-class _Shown:
-    """A default that is shown by a word: a function's own text has its address in it, which no two runs share."""
-
-    def __init__(self, word: str) -> None:
-        self.word = word
-
-    def __repr__(self) -> str:
-        return self.word
-
-
 def _without_address(parameter: inspect.Parameter) -> inspect.Parameter:
-    return parameter.replace(default=_Shown("...")) if inspect.isfunction(parameter.default) else parameter
+    """A function as a default is shown as dots: its own text has its address in it, which no two runs share."""
+    return parameter.replace(default=_Annotation("...")) if inspect.isfunction(parameter.default) else parameter
 
 
 def signature(function: Any) -> str:
