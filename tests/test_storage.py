@@ -73,6 +73,7 @@ def test_a_database_that_is_busy_or_out_of_reach_is_left_alone(tmp_path: Path, m
     path = tmp_path / "cache.sqlite"
     open_database(path, TABLE).close()
     connect = sqlite3.connect
+    monkeypatch.setattr(storage, "_BUSY_TIMEOUT_S", 0.2)
     monkeypatch.setattr(sqlite3, "connect", lambda where, **options: connect(where, **options | {"timeout": 0}))
     holder = connect(path)
     holder.execute("PRAGMA locking_mode=EXCLUSIVE")

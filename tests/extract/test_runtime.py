@@ -44,7 +44,7 @@ def test_unknown_outputs_and_devices_are_refused(tiny_bundle: Bundle) -> None:
 
 def test_torch_runtime_says_which_extra_it_needs(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(MissingExtraError, match=r"tessera-retrieval\[train\]"):
+    with pytest.raises(MissingExtraError, match=r"\[train\]"):
         open_runtime(tiny_bundle, "torch")
 
 

@@ -91,8 +91,10 @@ def test_filters(text: str) -> None:
         return
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.create_function("tessera_number", 1, number, deterministic=True)
-        connection.execute("CREATE TABLE images (metadata TEXT)")
-        connection.execute("""INSERT INTO images VALUES ('{"a":1,"b":"x","c":null,"d":[1],"e":true}')""")
+        connection.execute(
+            "CREATE TABLE images (metadata TEXT, facts TEXT, path BLOB, size INTEGER, content_id INTEGER)"
+        )
+        connection.execute("""INSERT INTO images (metadata) VALUES ('{"a":1,"b":"x","c":null,"d":[1],"e":true}')""")
         with suppress(UnicodeEncodeError):  # a text with half a character, which no request can carry
             connection.execute(f"SELECT count(*) FROM images WHERE {clause}", parameters).fetchone()
 

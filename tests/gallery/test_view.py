@@ -43,7 +43,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("reload", ["inline", "background"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"where": "none=1"}, {"expand": "aqe"}, {"expand": "diffusion"}, {"augment": True}, {"rerank": "sp"}],
+    [{}, {"where": "width=1"}, {"expand": "aqe"}, {"expand": "diffusion"}, {"augment": True}, {"rerank": "sp"}],
     ids=str,
 )
 def test_a_warm_search_opens_one_transaction(
@@ -116,13 +116,13 @@ def test_a_picture_is_decoded_once_a_size(
     filled: Path, photo_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     decoded: list[int] = []
-    load = query_module.load_photo
+    load = query_module.read_photo
 
     def counted(*given: Any, size: int, **options: Any) -> Any:
         decoded.append(size)
         return load(*given, size=size, **options)
 
-    monkeypatch.setattr(query_module, "load_photo", counted)
+    monkeypatch.setattr(query_module, "read_photo", counted)
     with tessera.Gallery(filled) as gallery:
         gallery.search(photo_folder / "photo0.png", rerank="sp")
         assert len(decoded) == len(set(decoded)) <= 2

@@ -99,4 +99,4 @@ def test_check_finds_damaged_features_and_repairs_them(tmp_path: Path, small_bun
         assert not gallery.check().ok
         assert gallery.search(photo_folder / "photo0.png", rerank="sp")  # made for this search
         assert gallery.check(repair=True).ok
-        assert gallery.index(local="sift").local["made"] == 8
+        assert gallery.index(local="sift").local["images"] == 8

@@ -151,7 +151,7 @@ def test_timm_without_its_extra_says_so() -> None:
     try:
         import timm  # noqa: F401
     except (ImportError, RuntimeError):
-        with pytest.raises(MissingExtraError, match=r"tessera-retrieval\[timm\]"):
+        with pytest.raises(MissingExtraError, match=r"\[timm\]"):
             build_backbone("timm:resnet18")
     else:
         assert build_backbone("timm:resnet18").channels == 512

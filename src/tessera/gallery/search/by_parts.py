@@ -30,7 +30,7 @@ from tessera.local.postings import Postings, aggregate_query
 Vector = npt.NDArray[np.float32]
 
 NUM_CANDIDATES = 400  # of either kind, where fewer hits are asked for
-NUM_VERIFIED = 100  # candidates that are matched with the query, before and after expansion
+NUM_VERIFIED = 200  # candidates that are matched with the query, before and after expansion
 EXPAND_INLIERS = 10  # an image with fewer does not expand the query
 NUM_EXPANDING = 10  # descriptors, and
 NUM_EXPANDING_LOCAL = 4  # images whose features join the query's
