@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tessera.errors import MissingExtraError, ModelError, UsageError, unknown_name
 from tessera.models.bundle import POSITION_CONTRIBUTIONS, Bundle
+from tessera.models.onnx_library import import_onnxruntime
 
 Outputs: TypeAlias = dict[str, npt.NDArray[np.float32]]
 RUNTIMES = ("onnx", "torch", "openvino")
@@ -39,7 +40,7 @@ class OnnxRuntime(Runtime):
     """A session of ONNX Runtime. It may be called from several threads at once."""
 
     def __init__(self, bundle: Bundle, *, device: str = "auto", threads: int | None = None) -> None:
-        import onnxruntime
+        onnxruntime = import_onnxruntime()
 
         if not bundle.onnx_path.is_file():
             raise ModelError(f"{bundle.path} has no model.onnx: the bundle is incomplete. Make it again.")
