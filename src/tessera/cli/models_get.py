@@ -55,7 +55,7 @@ def _list(
 
 @models.command("get", epilog=EXAMPLE)
 def get(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of the table; without it, the table.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the table; without it, the table.")] = None,
     *,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="BUNDLE", help="The folder to write; NAME by default.")

@@ -16,7 +16,29 @@ _APACHE = "Apache-2.0"
 _MIT = "MIT"
 _DINOV3 = "DINOv3 License (https://ai.meta.com/resources/models-and-libraries/dinov3-license/)"
 # Seconds of processor time for one photo with sides of 1 and 3/4 of the size, ONNX Runtime on one core.
-LATENCIES: dict[str, float] = {}
+LATENCIES = {
+    "dinov2-s14": 0.78,
+    "dinov2-s14-reg": 0.75,
+    "dinov2-b14": 2.49,
+    "dinov2-b14-reg": 2.41,
+    "dinov2-l14": 8.57,
+    "dinov2-l14-reg": 8.55,
+    "clip-b32": 0.09,
+    "clip-b16": 0.30,
+    "clip-l14": 1.34,
+    "openclip-b32": 0.09,
+    "openclip-l14": 1.34,
+    "siglip-b16": 0.30,
+    "siglip-l16-256": 1.35,
+    "dinov3-s16": 0.50,
+    "dinov3-splus16": 0.62,
+    "dinov3-b16": 1.73,
+    "dinov3-l16": 5.93,
+    "dinov3-convnext-t": 0.38,
+    "dinov3-convnext-s": 0.74,
+    "dinov3-convnext-b": 1.32,
+    "dinov3-convnext-l": 2.90,
+}
 FREE_LICENCES = (_APACHE, _MIT)
 
 

@@ -135,7 +135,7 @@ class _Outputs(nn.Module):
 
 
 def trace_graph(network: Network, path: Path, names: Sequence[str]) -> None:
-    """Write the graph with batch, height and width free.
+    """Write the graph with batch, height and width free, its weights as inputs: one file holds no more than 2 GB.
 
     The tracing exporter takes a tenth of the other's time. Its trap is a Python number read from a shape, which freezes
     in the graph; its warning of that is an error here. Batch norms are kept apart so that weights keep their names:
@@ -155,6 +155,7 @@ def trace_graph(network: Network, path: Path, names: Sequence[str]) -> None:
             dynamic_axes={"images": axes, **_output_axes(names)},
             opset_version=_OPSET,
             training=torch.onnx.TrainingMode.PRESERVE,
+            export_params=False,
             do_constant_folding=False,
             dynamo=False,
         )
@@ -179,10 +180,11 @@ def _output_axes(names: Sequence[str]) -> dict[str, dict[int, str]]:
 
 
 def share_weights(graph_path: Path, weights_path: Path, state: Mapping[str, Tensor]) -> None:
-    """Make every weight of the graph a span of the weights' file; half precision is turned back by a Cast.
+    """Make every weight of the graph, an input of it so far, a span of the weights' file.
 
-    The exporter merges weights that are equal (all the fresh norms of a new network) and copies one to the other names
-    by Identity nodes, which ONNX Runtime refuses; those become weights of their own again.
+    Half precision is turned back by a Cast. The exporter merges weights that are equal (all the fresh norms of a new
+    network) and copies one to the other names by Identity nodes, which ONNX Runtime refuses; those become weights of
+    their own again.
     """
     import onnx
 
@@ -192,12 +194,11 @@ def share_weights(graph_path: Path, weights_path: Path, state: Mapping[str, Tens
     copies = [node for node in graph.node if node.op_type == "Identity" and _weight_name(node.output[0]) in spans]
     for node in copies:
         graph.node.remove(node)
-    constants = [tensor for tensor in graph.initializer if _weight_name(tensor.name) not in spans]
-    names = [tensor.name for tensor in graph.initializer if _weight_name(tensor.name) in spans]
-    names += [node.output[0] for node in copies]
+    weights = [value for value in graph.input if _weight_name(value.name) in spans]
+    for value in weights:
+        graph.input.remove(value)
+    names = [*(value.name for value in weights), *(node.output[0] for node in copies)]
     used = {name for node in graph.node for name in node.input}
-    del graph.initializer[:]
-    graph.initializer.extend(constants)
     for name in names:
         if name in used:
             weight = _weight_name(name)
