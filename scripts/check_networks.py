@@ -1,4 +1,4 @@
-"""Every kind of checkpoint at every depth, from the file to the descriptor: the table of docs/networks.md.
+"""Every kind of checkpoint at every depth, from the file to the descriptor: the table of results/networks.md.
 
 Each file is made with seeded weights under the names of its own format, then goes through `tessera convert`; the
 bundle's graph is compared with torch at six sizes, none of them the one it was traced with. Where there are golden

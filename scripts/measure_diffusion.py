@@ -1,4 +1,4 @@
-"""Diffusion over small galleries: mAP by name for a few neighbours and dampings, the table of docs/evaluate.md.
+"""Diffusion over small galleries: mAP by name for a few neighbours and dampings (results/boxes-and-diffusion.md).
 
 python scripts/measure_diffusion.py gldv2-50 [--model lite] [--role val] [--size 256]
 """

@@ -1,11 +1,14 @@
 """Draw the curves of a training run: loss, validation accuracy and mAP from its scalars.csv.
 
-python scripts/plot_run.py RUN -o docs/figures/training-gldv2-50.png
+python scripts/plot_run.py results/training/gldv2-50.csv -o docs/figures/training-gldv2-50.png
+
+The picture carries the hash of the file it was drawn from: a test compares it.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 from pathlib import Path
 
 import matplotlib
@@ -18,10 +21,11 @@ from tessera.train.scalars import read_scalars
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, help="a run's folder, or its scalars as a CSV")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
-    rows = read_scalars(arguments.run / "scalars.csv" if arguments.run.is_dir() else arguments.run)
+    path = arguments.run / "scalars.csv" if arguments.run.is_dir() else arguments.run
+    rows = read_scalars(path)
     curves = {name: [(r["step"], r["value"]) for r in rows if r["name"] == name] for name in {r["name"] for r in rows}}
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     for axis, names in ((left, ("loss", "val_loss")), (right, ("accuracy", "map"))):
@@ -32,7 +36,8 @@ def main() -> None:
         axis.legend()
         axis.grid(alpha=0.3)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.output, dpi=110, metadata={"Software": None})
+    source = f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    figure.savefig(arguments.output, dpi=110, metadata={"Software": None, "Source": source})
 
 
 if __name__ == "__main__":

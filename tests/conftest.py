@@ -103,6 +103,11 @@ def painter() -> Callable[..., Path]:
 
 
 @pytest.fixture
+def ager() -> Callable[..., Path]:
+    return age
+
+
+@pytest.fixture
 def photo_folder(tmp_path: Path) -> Path:
     """Eight different pictures in two folders, a second old: younger files prove nothing by their times."""
     folder = tmp_path / "photos"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tessera import storage
 from tessera.errors import StorageError
+from tessera.serve.uploads import discard
 from tessera.storage import atomic_path, hash_file, open_database, write_atomically
 
 
@@ -82,3 +84,37 @@ def test_a_database_that_is_busy_or_out_of_reach_is_left_alone(tmp_path: Path, m
         open_database(path / "below" / "cache.sqlite", TABLE)
     open_database(path, TABLE).close()
     assert not path.with_suffix(".damaged").exists()
+
+
+def test_the_name_of_a_new_folder_is_synced_into_its_parent(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(storage, "sync_folder", synced.append)
+    storage.write_atomically(tmp_path / "a" / "b" / "file", b"content")
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    abandoned, fresh = tmp_path / ".file.abcd.tmp", tmp_path / ".file.efgh.tmp"
+    for path in (abandoned, fresh):
+        path.write_bytes(b"half")
+    os.utime(abandoned, (0, 0))
+    with storage.atomic_path(tmp_path / "other") as mine:
+        mine.write_bytes(b"x")
+        os.utime(mine, (0, 0))
+        storage.write_atomically(tmp_path / "file", b"content")  # while another is still being written
+        assert mine.exists()
+    assert not abandoned.exists()
+    assert fresh.exists()  # it may be somebody's that was made this moment
+
+
+def test_a_file_that_cannot_be_removed_is_no_traceback(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        storage.write_atomically(tmp_path / "file", b"content")
+        discard(tmp_path / "file")
+        with pytest.raises(StorageError), storage.atomic_path(tmp_path / "other"):
+            raise OSError(5, "Input/output error")
+    assert (tmp_path / "file").read_bytes() == b"content"

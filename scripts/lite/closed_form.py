@@ -51,7 +51,7 @@ def fit_projection(
 ) -> None:
     """One matrix for all tokens (TokenConfig.shared).
 
-    Four matrices of their own, fitted to these few photos, did worse on val (docs/models.md).
+    Four matrices of their own, fitted to these few photos, did worse on val (results/lite.md).
 
     tokens: N C, the mean of an image's tokens; instances: N; levels: channels of the backbone's levels, each brought to
     one length, or the shrinkage would weigh on the weak ones alone; shrinkage: in units of the scatter's mean.

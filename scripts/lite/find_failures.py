@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--photos", type=Path, required=True)
-    parser.add_argument("--components", type=Path, default=Path("experiments/lite/components.csv"))
+    parser.add_argument("--components", type=Path, default=Path("results/lite/components.csv"))
     parser.add_argument("--role", choices=["val", "test"], default="val")
     parser.add_argument("--size", type=int, default=384)
     parser.add_argument("--worst", type=int, default=24, help="queries to list, at most two of a view")

@@ -137,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--photos", type=Path, required=True)
-    parser.add_argument("--components", type=Path, default=Path("experiments/lite/components.csv"))
+    parser.add_argument("--components", type=Path, default=Path("results/lite/components.csv"))
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--workers", type=int, default=2)

@@ -148,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundles", type=Path, nargs="*")
     parser.add_argument("--photos", type=Path, required=True)
-    parser.add_argument("--components", type=Path, default=Path("experiments/lite/components.csv"))
+    parser.add_argument("--components", type=Path, default=Path("results/lite/components.csv"))
     parser.add_argument("--role", choices=["val", "test"], default="val")
     parser.add_argument("--sizes", type=int, nargs="+", default=[192, 256, 320, 384])
     parser.add_argument("--threads", type=int, default=2)

@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--gem", type=Path, help="a GeM bundle of the bare backbone (scripts/make_start_bundle.py)")
     parser.add_argument("--photos", type=Path, required=True)
-    parser.add_argument("--components", type=Path, default=Path("experiments/lite/components.csv"))
+    parser.add_argument("--components", type=Path, default=Path("results/lite/components.csv"))
     parser.add_argument("--role", choices=["val", "test"], default="val")
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("-o", "--output", type=Path, required=True)

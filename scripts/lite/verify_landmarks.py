@@ -1,6 +1,6 @@
 """Which photos of a landmark show the same view: SIFT matches that a homography explains, joined into components.
 
-    python scripts/lite/verify_landmarks.py PHOTOS -o experiments/lite/components.csv
+    python scripts/lite/verify_landmarks.py PHOTOS -o results/lite/components.csv
 
 PHOTOS is laid out as GLDv2 (`train.csv`, `train/a/b/c/abc….jpg`). Every pair of photos of a landmark is matched, so no
 network has a say in what counts as the same view. A component is what the edges connect: chaining is accepted, since

@@ -1,6 +1,6 @@
 """Which inliers to believe: how many true pairs and how many strangers reach a number of them, and what mAP it gives.
 
-    cd scripts/local && python calibrate_matches.py PHOTOS --components ../../experiments/lite/components.csv \
+    cd scripts/local && python calibrate_matches.py PHOTOS --components ../../results/lite/components.csv \
         --features sift --similarities 0.9 -o WORK
 
 Every query of landmarks of the role `val`, against the hundred photos that a global model finds most similar: the same

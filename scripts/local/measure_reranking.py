@@ -1,6 +1,6 @@
 """What re-ranking adds: mAP of a global model on unseen landmarks before and after, query by query, with its spread.
 
-    cd scripts/local && python measure_reranking.py PHOTOS --components ../../experiments/lite/components.csv -o WORK
+    cd scripts/local && python measure_reranking.py PHOTOS --components ../../results/lite/components.csv -o WORK
 
 The gallery is every photo of the role's landmarks; the queries are those that geometry connects with another one
 (components). `views` are those partners, the landmark's other photos left out; `names` are all photos of the landmark.

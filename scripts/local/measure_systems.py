@@ -1,6 +1,6 @@
 """Every system of sections A and B of the paper's Table 1, in small: unseen landmarks and planar scenes, in one table.
 
-    python scripts/local/measure_systems.py PHOTOS --models MODELS --components experiments/lite/components.csv -o WORK
+    python scripts/local/measure_systems.py PHOTOS --models MODELS --components results/lite/components.csv -o WORK
 
 PHOTOS is laid out as GLDv2 with roles.csv; MODELS has the bundles how-lite, delf-lite, delg-lite and delg-local-lite
 (the recipes `small/...`). Words and tokens learn from landmarks of the role `train`, figures come from the role `test`.

@@ -7,9 +7,9 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from paper_tables import Figures
 from rows import TABLES
 from run import read_csv
-from tables import Figures
 
 mpl.use("svg")
 mpl.rcParams["svg.hashsalt"] = "tessera"  # the same figures give the same file

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from figures import draw_all
 from local_rows import LOCAL_ROWS, make_local_row
+from paper_tables import write_tables
 from rows import REFERENCES, ROWS, SEEDS, TABLES
 from run import REPOSITORY, Bench, locked, make_reference, make_row, say
 from share import make_share
-from tables import write_tables
 
 # Every table once with the first seed, then the others: what was stopped early has all of its systems.
 ORDER = ("table1", "tokens", "components", "refinement", "tokenizer", "local", "equal-d", "own-loss")

@@ -15,31 +15,47 @@ from tessera.errors import TesseraError
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
-    from tessera.gallery.gallery import DescribedImage, Gallery, Hit, IndexReport, SearchResult
+    from tessera.gallery.catalog.filters import Near
+    from tessera.gallery.gallery import DescribedImage, Gallery, Hit, IndexReport, Record, SearchResult
+    from tessera.gallery.ingest.watching import Watcher
+    from tessera.gallery.organise.duplicates import Copy, CopyGroup
+    from tessera.gallery.organise.groups import PhotoGroup
     from tessera.models.bundle import Bundle
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "Bundle",
+    "Copy",
+    "CopyGroup",
     "DescribedImage",
     "Extractor",
     "Gallery",
     "Hit",
     "IndexReport",
+    "Near",
+    "PhotoGroup",
+    "Record",
     "SearchResult",
     "TesseraError",
+    "Watcher",
     "__version__",
 ]
 
 # Loaded on first use, so that `import tessera` stays instant and pulls in neither faiss nor torch.
 _LAZY = {
     "Bundle": "tessera.models.bundle",
+    "Copy": "tessera.gallery.organise.duplicates",
+    "CopyGroup": "tessera.gallery.organise.duplicates",
     "DescribedImage": "tessera.gallery.gallery",
     "Extractor": "tessera.extract.extractor",
     "Gallery": "tessera.gallery.gallery",
     "Hit": "tessera.gallery.gallery",
     "IndexReport": "tessera.gallery.gallery",
+    "Near": "tessera.gallery.catalog.filters",
+    "PhotoGroup": "tessera.gallery.organise.groups",
+    "Record": "tessera.gallery.gallery",
     "SearchResult": "tessera.gallery.gallery",
+    "Watcher": "tessera.gallery.ingest.watching",
 }
 
 

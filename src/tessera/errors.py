@@ -8,7 +8,9 @@ TesseraError
 ├── ConfigError             a configuration, a recipe or a registry name that does not fit
 ├── MissingExtraError       a feature whose optional dependency is not installed
 ├── ModelError              a bundle or a network that cannot be used
-│   └── CheckpointError     a checkpoint that is unknown, damaged or does not match
+│   ├── BundleDamagedError  a bundle whose files are not those of its card
+│   ├── CheckpointError     a checkpoint that is unknown, damaged or does not match
+│   └── DownloadError       a published model that did not come, or not as it should be
 ├── GalleryError            a gallery that cannot be used as asked
 │   ├── GalleryMismatchError  made with another model or other settings
 │   ├── GalleryLockedError    another process is writing to it
@@ -30,9 +32,11 @@ from collections.abc import Iterable
 
 __all__ = [
     "BoxError",
+    "BundleDamagedError",
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "DownloadError",
     "EvaluationError",
     "GalleryDamagedError",
     "GalleryError",
@@ -82,16 +86,26 @@ class MissingExtraError(TesseraError):
     """extra: one of Tessera's; requirement: what to give pip instead, for a package that no extra brings."""
 
     def __init__(self, feature: str, extra: str, requirement: str | None = None) -> None:
+        from tessera.installation import add_command, install_command  # errors are loaded first, this only when needed
+
         what = f"the extra '{extra}'" if requirement is None else f"the package '{extra}'"
-        wanted = f"'tessera-retrieval[{extra}]'" if requirement is None else requirement
-        super().__init__(f"{feature} needs {what}, which is not installed. Install it with: pip install {wanted}")
+        command = install_command(extra) if requirement is None else add_command(requirement)
+        super().__init__(f"{feature} needs {what}, which is not installed. Install it with: {command}")
 
 
 class ModelError(TesseraError):
     pass
 
 
+class BundleDamagedError(ModelError):
+    pass
+
+
 class CheckpointError(ModelError):
+    pass
+
+
+class DownloadError(ModelError):
     pass
 
 

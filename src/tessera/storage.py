@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import sqlite3
@@ -15,6 +16,7 @@ from pathlib import Path
 from tessera.errors import StorageError
 
 _CHUNK_BYTES = 1 << 20
+_ABANDONED_S = 60  # between a temporary file's making and its locking there is a moment
 _BUSY_TIMEOUT_S = 60.0  # for another process that is writing the same file
 
 
@@ -25,13 +27,14 @@ def atomic_path(target: Path) -> Iterator[Path]:
     A crash at any moment leaves the old file or the new one, never a part of either.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
+        remove_abandoned(target.parent)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     except OSError as error:
         raise storage_error(error, target) from error
-    os.close(handle)
     temporary = Path(name)
     try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # as long as this process lives: see `remove_abandoned`
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -41,7 +44,27 @@ def atomic_path(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise storage_error(error, target) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(handle)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each of which survives a power cut: its name is synced into its parent."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of `atomic_path` whose process was killed: nobody holds their locks any more."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_S:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def write_atomically(target: Path, content: bytes) -> None:
@@ -71,16 +94,28 @@ def open_database(path: Path, table: str) -> sqlite3.Connection:
         try:
             return _open_table(path, table)
         except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            if not is_damage(error):
                 raise
-        path.replace(path.with_suffix(".damaged"))
-        for log in ("-wal", "-shm"):
-            path.with_name(path.name + log).unlink(missing_ok=True)
+        set_aside(path)
         return _open_table(path, table)
     except sqlite3.DatabaseError as error:
         raise StorageError(f"{path} cannot be opened ({error}). Check its permissions and the space left.") from error
     except OSError as error:
         raise storage_error(error, path) from error
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite speaks of what is in the file, rather than of who uses it or of the disk."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def set_aside(path: Path) -> Path:
+    """Give a damaged SQLite file, whose content can be made again, the name `.damaged`."""
+    aside = path.with_suffix(".damaged")
+    path.replace(aside)
+    for log in ("-wal", "-shm"):
+        path.with_name(path.name + log).unlink(missing_ok=True)
+    return aside
 
 
 def _open_table(path: Path, table: str) -> sqlite3.Connection:

@@ -112,3 +112,14 @@ def test_embed_says_when_the_output_cannot_be_written(pictures: list[str], tmp_p
     answer = run(pictures[0], "-o", str(tmp_path / "file" / "out.npz"), "--scales", "1")
     assert answer.returncode == 1
     assert b"Traceback" not in answer.stderr
+
+
+def test_embed_takes_folders(pictures: list[str], tmp_path: Path) -> None:
+    output = tmp_path / "out.npz"
+    folder = Path(pictures[0]).parent
+    result = run(str(folder), pictures[0], "-o", str(output), "--size", "64", "--json")
+    assert result.returncode == 0, result.stderr
+    paths = np.load(output)["paths"].tolist()
+    assert paths == [*sorted(pictures), pictures[0]]
+    (tmp_path / "none").mkdir()
+    assert run(str(tmp_path / "none"), "-o", str(output)).returncode == 2

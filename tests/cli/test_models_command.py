@@ -95,3 +95,23 @@ def test_convert_says_what_is_wrong_in_one_sentence(tmp_path: Path) -> None:
     assert answer.returncode == 1 and answer.stdout == ""
     assert "unknown kind" in answer.stderr and "Traceback" not in answer.stderr
     assert not (tmp_path / "bundle").exists()
+
+
+def test_packaged_models_come_first_and_lines_are_short() -> None:
+    answer = run("models")
+    lines = answer.stdout.splitlines()
+    assert lines[0].split("\t")[0] == "lite"
+    assert len(lines) == 1 + len(MODELS)
+    assert "AAAI" not in answer.stdout
+
+
+def test_a_flag_shows_no_type() -> None:
+    for command in ("models", "stats", "index", "train", "bench extract", "evaluate folder"):
+        assert "bool" not in run(*command.split(), "--help").stdout
+
+
+def test_python_m_tessera_is_tessera() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "tessera", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert answer.stdout.startswith("tessera ")

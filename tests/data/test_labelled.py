@@ -187,7 +187,8 @@ def test_pair_lists(tmp_path: Path) -> None:
     assert pairs.images.files[0] == "ims/01/ef/cd/abcdef01" == f"ims/{cid_file('abcdef01')}"
     assert pairs.images.labels.tolist() == [1, 1, 0]
     assert (pairs.queries.tolist(), pairs.positives.tolist(), len(pairs)) == ([0], [1], 1)
-    assert load_dataset("sfm-120k", str(tmp_path), {"split": "val"}).num_classes == 2
+    validation = load_dataset("sfm-120k", str(tmp_path), {"split": "val"})
+    assert isinstance(validation, PairSet) and validation.images.num_classes == 2
     assert len(pairs.subset(np.array([], dtype=np.int64))) == 0
 
 

@@ -87,14 +87,37 @@ def first_values(images: Sequence[np.ndarray]) -> np.ndarray:
     return np.array([[image[0, 0, 0]] for image in images], np.float32)
 
 
-def test_equal_shapes_share_batches_and_others_do_not() -> None:
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released once for each picture that was decoded."""
+    import tessera.extract.pipeline as module
+
+    count = threading.Semaphore(0)
+    original = module.read_photo
+
+    def counted(*arguments: object, **options: object) -> object:
+        photo = original(*arguments, **options)
+        count.release()
+        return photo
+
+    monkeypatch.setattr(module, "read_photo", counted)
+    return count
+
+
+def wait_for(decoded: threading.Semaphore, pictures: int) -> None:
+    for _ in range(pictures):
+        assert decoded.acquire(timeout=200), "nothing was decoded while the network ran"
+
+
+def test_equal_shapes_share_batches_and_others_do_not(decoded: threading.Semaphore) -> None:
     batches: list[set[tuple[int, ...]]] = []
     sizes: list[int] = []
 
     def describe(images: Sequence[np.ndarray]) -> np.ndarray:
+        if not sizes:
+            wait_for(decoded, 24)  # decoding gets as far ahead as it may
         batches.append({image.shape for image in images})
         sizes.append(len(images))
-        time.sleep(0.02)  # so that decoding gets ahead
         return first_values(images)
 
     sources = [picture_bytes(i, (8, 8) if i % 2 else (8, 9)) for i in range(40)]
@@ -124,24 +147,12 @@ def test_no_more_than_the_window_is_read_ahead() -> None:
     assert max(ahead) <= 9
 
 
-def test_decoding_goes_on_while_the_network_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_goes_on_while_the_network_runs(decoded: threading.Semaphore) -> None:
     """With one worker held inside the network, the decoders must fill the window."""
-    import tessera.extract.pipeline as module
-
-    decoded = threading.Semaphore(0)
-    original = module.read_photo
-
-    def counted(*arguments: object, **options: object) -> object:
-        photo = original(*arguments, **options)
-        decoded.release()
-        return photo
-
-    monkeypatch.setattr(module, "read_photo", counted)
 
     def describe(images: Sequence[np.ndarray]) -> np.ndarray:
         if images[0][0, 0, 0] == 0:
-            for _ in range(6):
-                assert decoded.acquire(timeout=20), "nothing was decoded while the network ran"
+            wait_for(decoded, 6)
         return first_values(images)
 
     sources = [picture_bytes(i) for i in range(10)]
@@ -162,7 +173,7 @@ def test_leaving_early_ends_the_threads() -> None:
     for extraction in run_pipeline(first_values, PipelineConfig(), (picture_bytes(i % 256) for i in range(10_000))):
         assert extraction.descriptor is not None
         break
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before

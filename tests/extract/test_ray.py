@@ -47,6 +47,7 @@ Path(out).write_text(json.dumps(answers))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # starts a Ray cluster: minutes on a machine that is busy
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed")
 def test_ray_gives_the_extractors_descriptors_though_a_worker_is_killed(tiny_bundle: Bundle, tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
@@ -64,7 +65,7 @@ def test_ray_gives_the_extractors_descriptors_though_a_worker_is_killed(tiny_bun
     }
     answer = subprocess.run(
         [sys.executable, "-c", _SCRIPT, str(tiny_bundle.path), str(folder), str(marker), str(out)],
-        capture_output=True, text=True, check=False, timeout=280, env=environment,
+        capture_output=True, text=True, check=False, timeout=1400, env=environment,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr[-3000:]
     assert marker.exists(), "no worker was killed: the test would show nothing"

@@ -54,3 +54,24 @@ def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     for nonsense in ("", "many", "0"):
         monkeypatch.setenv("OMP_NUM_THREADS", nonsense)
         assert default_threads() >= 1
+
+
+@pytest.mark.parametrize("shape", [(96, 128), (27, 300)])
+def test_openvino_and_onnx_agree_on_the_default_model(shape: tuple[int, int]) -> None:
+    pytest.importorskip("openvino")
+    image = np.random.default_rng(4).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    first, second = (Extractor("lite", runtime=name, device="cpu", threads=1) for name in ("onnx", "openvino"))
+    np.testing.assert_allclose(second.describe(image), first.describe(image), atol=1e-5)
+    assert set(second.output_names) == set(first.output_names)
+    names = ("parts", "places")
+    by_onnx, by_openvino = (extractor.outputs(image, names)[0] for extractor in (first, second))
+    for name in names:
+        np.testing.assert_allclose(by_openvino[name], by_onnx[name], atol=1e-4 * np.abs(by_onnx[name]).max())
+    with pytest.raises(ModelError, match="output 'mask' is not known"):
+        second.outputs(image, ("mask",))
+
+
+def test_openvino_says_what_it_needs(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "openvino", None)
+    with pytest.raises(MissingExtraError, match="pip install openvino"):
+        open_runtime(tiny_bundle, "openvino")

@@ -146,15 +146,18 @@ def test_descriptors_stream_in_the_order_of_ids(catalog: Catalog, monkeypatch: p
         assert values.tolist() == [i / 8 for i in range(8) if i != 4]
 
 
-def test_an_older_version_is_brought_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_version_is_brought_up(tmp_path: Path) -> None:
     path = tmp_path / "catalog.sqlite"
-    with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-        old = Catalog(path)
-        old.prepare()
-        with old.write() as batch:
-            put(batch, "a", 0.5)
-        old.close()
+    with closing(sqlite3.connect(path)) as connection:  # as the first version made it
+        for statement in (*schema.MIGRATIONS[0], "UPDATE settings SET value = 1 WHERE key = 'searchable'"):
+            connection.execute(statement)
+        connection.execute(
+            "INSERT INTO contents VALUES (1, ?, ?, 4, 3, ?)", (b"h" * 32, FINGERPRINT, np.ones(2, "<f2").tobytes())
+        )
+        connection.execute("INSERT INTO images VALUES (1, ?, 1, 2, 'ok', NULL, 1, '{}')", (b"a",))
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
     catalog = Catalog(path)
     assert catalog.needs_preparing()
     with pytest.raises(GalleryError, match="older version"), catalog.read():
@@ -163,6 +166,7 @@ def test_an_older_version_is_brought_up(tmp_path: Path, monkeypatch: pytest.Monk
     assert not catalog.needs_preparing()
     with catalog.read() as snapshot:
         assert snapshot.searchable == 1
+        assert [descriptor.tolist() for _, descriptor in snapshot.stream_descriptors()] == [[[1.0, 1.0]]]
     with closing(sqlite3.connect(path)) as connection:
         names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
     assert "images_failed" in names
@@ -192,14 +196,14 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_stored(catalog: Catal
     with catalog.write() as batch:
         put(batch, "a", 0.5)
     assert catalog._writer is not None
-    pages = catalog._writer.execute("PRAGMA page_count").fetchone()[0]
-    catalog._writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+    pages = catalog._writer.connection.execute("PRAGMA page_count").fetchone()[0]
+    catalog._writer.connection.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(StorageError, match="disk is full"), catalog.write() as batch:
         for i in range(10_000):
             put(batch, f"more{i}", i / 16384)
     with catalog.read() as snapshot:
         assert snapshot.searchable == 1
-    catalog._writer.execute("PRAGMA max_page_count = 1000000")
+    catalog._writer.connection.execute("PRAGMA max_page_count = 1000000")
     _add(catalog, "b")
     with catalog.read() as snapshot:
         assert snapshot.searchable == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tessera
-from tessera.errors import GalleryDamagedError
+from tessera.errors import BundleDamagedError, GalleryDamagedError
 from tessera.gallery.check import check_catalog_file
 
 
@@ -100,3 +102,45 @@ def test_a_catalogue_of_which_nothing_is_left(filled: Path) -> None:
     with pytest.raises(GalleryDamagedError, match="Nothing could be read"):
         check_catalog_file(filled, repair=True)
     assert path.read_bytes()[:4] == b"\xa5" * 4  # it stays where it is
+
+
+def test_a_damaged_bundle_makes_no_descriptors_and_is_found(
+    tmp_path: Path, small_bundle: Path, photo_folder: Path
+) -> None:
+    bundle = shutil.copytree(small_bundle, tmp_path / "bundle")
+    with tessera.Gallery(tmp_path / "gallery", bundle) as gallery:
+        gallery.index(photo_folder)
+        content = bytearray((bundle / "model.onnx").read_bytes())
+        content[-100] ^= 1
+        (bundle / "model.onnx").write_bytes(content)
+        report = gallery.check(repair=True)
+        assert not report.ok
+        assert "changed or damaged" in report.findings[0].message
+    with (
+        tessera.Gallery(tmp_path / "gallery") as gallery,
+        pytest.raises(BundleDamagedError, match="changed or damaged"),
+    ):
+        gallery.search(photo_folder / "photo0.png")
+    shutil.rmtree(bundle)
+    with tessera.Gallery(tmp_path / "gallery") as gallery:
+        assert gallery.check().ok  # its descriptors are sound; that the bundle is elsewhere is a note
+
+
+def test_an_edit_that_keeps_size_and_time_is_found_by_a_deep_check(filled: Path, photo_folder: Path) -> None:
+    path = photo_folder / "photo0.png"
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (filled / "uploads" / "aa").mkdir(parents=True)
+    (filled / "uploads" / "aa" / "orphan.jpg").write_bytes(b"never acknowledged")
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.check().ok
+        report = gallery.check(deep=True)
+        assert not report.ok
+        assert ["photo0.png" in finding.message for finding in report.findings] == [True, False]
+        assert "orphan.jpg" in report.findings[1].message
+        assert gallery.check(deep=True, repair=True).ok
+        gallery.index(photo_folder)
+        assert [finding.kind for finding in gallery.check(deep=True).findings] == ["note"]

@@ -59,6 +59,7 @@ def run_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callab
 
 @pytest.mark.parametrize("where", [None, "label=even"])
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("follows", [False, True], ids=["index-stays", "index-follows"])
 def test_an_image_that_changes_during_a_search_is_in_its_answer(
     reader: tessera.Gallery,
     writer: tessera.Gallery,
@@ -67,12 +68,16 @@ def test_an_image_that_changes_during_a_search_is_in_its_answer(
     monkeypatch: pytest.MonkeyPatch,
     where: str | None,
     when: str,
+    follows: bool,
 ) -> None:
+    """follows: whether another thread brings the reader's index up to the change, too."""
     query = reader.describe(photo_folder / "photo0.png")
     expected = names(reader.search(query, 100, where=where))
 
     def change() -> None:
         writer.index(painter(photo_folder / "photo2.png", 100))
+        if follows:
+            reader.refresh()
 
     run_once(monkeypatch, SearchIndex, "search", change, when=when)
     assert names(reader.search(query, 100, where=where)) == expected

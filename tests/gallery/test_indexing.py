@@ -230,14 +230,35 @@ def test_a_rebuild_that_stops_goes_on_and_readers_keep_the_old_model(
     reader.close()
 
 
-def test_a_rebuild_looks_again_at_what_has_changed_or_gone(
+def test_a_rebuild_without_the_disk_of_the_photos_changes_nothing(
+    tmp_path: Path, photo_folder: Path, small_bundle: Path, other_bundle: Path
+) -> None:
+    folder = tmp_path / "gallery"
+    with tessera.Gallery(folder, small_bundle) as gallery:
+        gallery.index(photo_folder)
+        ids = [record.id for record in gallery.images()]
+    photo_folder.rename(tmp_path / "elsewhere")
+    with tessera.Gallery(folder, other_bundle) as other:
+        with pytest.raises(GalleryError, match=r"8 files .* cannot be reached.*--prune"):
+            other.index(rebuild=True)
+        assert [record.id for record in other.images()] == ids
+        (tmp_path / "elsewhere").rename(photo_folder)
+        (photo_folder / "photo2.png").unlink()
+        with pytest.raises(GalleryError, match=r"1 files .*photo2\.png"):
+            other.index(photo_folder, rebuild=True)
+        report = other.index(photo_folder, rebuild=True, prune=True)
+        assert (report.images, report.pruned, report.redescribed) == (7, 1, 7)
+        assert other.check().ok
+
+
+def test_a_rebuild_looks_again_at_what_has_changed(
     tmp_path: Path, photo_folder: Path, small_bundle: Path, other_bundle: Path, painter: Painter
 ) -> None:
     folder = tmp_path / "gallery"
     with tessera.Gallery(folder, small_bundle) as gallery:
         gallery.index(photo_folder)
     painter(photo_folder / "photo0.png", 77)
-    (photo_folder / "photo2.png").unlink()
+    (photo_folder / "photo2.png").write_bytes(b"no picture any more")
     with tessera.Gallery(folder, other_bundle) as other:
         report = other.index(rebuild=True)
         assert (report.images, report.failed) == (7, 1)

@@ -119,7 +119,7 @@ class GalleryLife(RuleBasedStateMachine):
     @rule(name=NAMES)
     def remove(self, name: str) -> None:
         if name in self.known or name in self.failed:
-            assert self.gallery.remove(self.photos / name) == 1
+            assert self.gallery.remove(self.photos / name, ignore=False) == 1
             self.known.pop(name, None)
             self.failed.discard(name)
 

@@ -21,6 +21,7 @@ from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.lock import writer_lock
 
 COMMAND = [sys.executable, "-m", "tessera.cli.main"]
+PICTURES = 800  # so many that a run does not end between a look at the catalogue and the signal
 
 
 def many_pictures(folder: Path, count: int) -> Path:
@@ -47,7 +48,7 @@ def stored(gallery_dir: Path) -> dict[bytes, int]:
 
 
 def wait_for(gallery_dir: Path, count: int) -> dict[bytes, int]:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         if (gallery_dir / "catalog.sqlite").is_file():
             try:
@@ -56,29 +57,29 @@ def wait_for(gallery_dir: Path, count: int) -> dict[bytes, int]:
             except tessera.TesseraError:
                 pass  # the file is there before its tables
         time.sleep(0.01)
-    raise AssertionError("the other process stored nothing within a minute")
+    raise AssertionError("the other process stored nothing within five minutes")
 
 
 def test_a_killed_run_loses_nothing_and_is_gone_on_with(tmp_path: Path, small_bundle: Path) -> None:
-    photos, folder = many_pictures(tmp_path / "photos", 240), tmp_path / "gallery"
+    photos, folder = many_pictures(tmp_path / "photos", PICTURES), tmp_path / "gallery"
     command = [*COMMAND, "index", str(photos), "-g", str(folder), "--model", str(small_bundle)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     acknowledged = wait_for(folder, 1)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     after = stored(folder)
-    assert len(after) < 240
+    assert len(after) < PICTURES
     assert acknowledged.items() <= after.items()
     with tessera.Gallery(folder) as gallery:
         assert len(gallery.search(photos / "0000.jpg", 1000)) == len(after)  # what there is can be searched at once
         report = gallery.index(photos)
-        assert (report.unchanged, report.added, report.images) == (len(after), 240 - len(after), 240)
+        assert (report.unchanged, report.added, report.images) == (len(after), PICTURES - len(after), PICTURES)
         assert gallery.check().ok
     assert after.items() <= stored(folder).items()
 
 
 def test_readers_go_on_while_another_process_writes(tmp_path: Path, small_bundle: Path) -> None:
-    photos, folder = many_pictures(tmp_path / "photos", 200), tmp_path / "gallery"
+    photos, folder = many_pictures(tmp_path / "photos", PICTURES), tmp_path / "gallery"
     command = [*COMMAND, "index", str(photos), "-g", str(folder), "--model", str(small_bundle)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -90,12 +91,12 @@ def test_readers_go_on_while_another_process_writes(tmp_path: Path, small_bundle
         assert writer.poll() is None
     finally:
         writer.send_signal(signal.SIGCONT)
-        _, complaint = writer.communicate(timeout=120)
+        _, complaint = writer.communicate(timeout=400)
     assert writer.returncode == 0, complaint
     assert second.returncode == 1
     assert f"another process (pid {writer.pid})" in second.stderr
-    assert 1 <= found < 200
-    assert len(stored(folder)) == 200
+    assert 1 <= found < PICTURES
+    assert len(stored(folder)) == PICTURES
 
 
 def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> None:
@@ -173,7 +174,7 @@ def test_background_reload_follows_another_process(tmp_path: Path, small_bundle:
         shared.index(photo_folder / "inner")
         with tessera.Gallery(tmp_path / "gallery") as other:
             other.index(photo_folder)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while (found := len(shared.search(photo_folder / "photo0.png", 100))) == 4 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert found == 8
@@ -219,7 +220,7 @@ def test_opening_waits_for_whoever_is_making_the_gallery_and_keeps_its_choice(
 
     threads = [threading.Thread(target=make), threading.Thread(target=read)]
     threads[0].start()
-    assert made.wait(10)
+    assert made.wait(120)
     threads[1].start()
     for thread in threads:
         thread.join()

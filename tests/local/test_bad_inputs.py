@@ -88,7 +88,10 @@ def test_a_gallery_without_local_features_and_a_black_query_say_so(photos, small
     assert run("index", photos, "-g", gallery, "--model", small_bundle).exit_code == 0
     answer = run("search", photos / "tower" / "0.png", "-g", gallery, "--rerank", "sp")
     assert answer.exit_code == 0, answer.output
-    assert "were made for this search; `tessera index --local sift` stores them" in answer.stderr
+    assert (
+        "were made for this search and kept for the next; `tessera index --local sift` makes them for all"
+        in answer.stderr
+    )
     assert "1 images have no local features and keep their global scores" in answer.stderr
     answer = run("search", blacken(tmp_path / "query.png"), "-g", gallery, "--rerank", "sp")
     assert answer.exit_code == 0, answer.output

@@ -56,7 +56,7 @@ def test_the_other_view_comes_first_with_its_inliers(gallery, pictures):
 def test_without_agreement_the_global_order_stays(gallery, tmp_path):
     stranger = tmp_path / "stranger.png"
     Image.fromarray(planar.paint_scene(99, SIZE)).save(stranger)
-    plain = [hit.id for hit in gallery.search(stranger, 6)]
+    plain = [hit.id for hit in gallery.search(stranger, 6, by="global")]
     result = gallery.search(stranger, 6, rerank="sp")
     assert [hit.id for hit in result] == plain
     assert any("no hit agrees" in note for note in result.notes)
@@ -73,6 +73,21 @@ def test_stored_features_are_used_and_go_with_their_images(gallery, pictures, mo
     assert gallery.search(first, 2, rerank="sp")[0].id == first
     gallery.remove(first)
     assert gallery.index(local="sift").local["images"] == 5
+
+
+def test_features_that_a_search_made_are_kept(gallery, pictures, small_bundle):
+    notes = gallery.search(pictures[1], 3, rerank="sp").notes
+    assert any("6 images were made for this search and kept" in note for note in notes)
+    gallery.close()
+    with Gallery(gallery.path, str(small_bundle)) as again:
+        assert again.search(pictures[1], 3, rerank="sp").notes == []
+
+
+def test_local_features_are_made_of_what_is_named(gallery, pictures):
+    report = gallery.index(pictures[0] / "scene0.png", local="sift")
+    assert report.local["made"] == report.local["images"] == 1
+    assert gallery.stats()["local_bytes"] > report.local["bytes"] > 0
+    assert gallery.index(local="sift").local["images"] == 6
 
 
 def test_the_answer_is_the_same_before_and_after_storing(gallery, pictures):
@@ -134,7 +149,7 @@ def test_no_one_waits_longer_than_asked_for_a_reranker_to_open(gallery, pictures
         return open_reranker(*args, **options)
 
     monkeypatch.setattr("tessera.gallery.search.local_features.open_reranker", open_slowly)
-    plain = [hit.id for hit in gallery.search(pictures[1], 6)]
+    plain = [hit.id for hit in gallery.search(pictures[1], 6, by="global")]
     result = gallery.search(pictures[1], 6, rerank="sp", rerank_timeout_s=0)
     assert [hit.id for hit in result] == plain
     assert any("still being opened" in note for note in result.notes)
@@ -158,5 +173,5 @@ def test_a_damaged_shelf_is_set_aside(gallery, pictures):
         log.unlink()
     with Gallery(gallery.path) as again:
         assert again.search(pictures[1], 1, rerank="sp")[0].inliers >= 10
-        assert again.index(local="sift").local["made"] == 6
+        assert again.index(local="sift").local["images"] == 6
     assert len(FeatureStore(shelf).describe()) == 1

@@ -129,7 +129,7 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
         load_network(Bundle.open(tmp_path / "b"))
     bundle.weights_path.unlink()
     with pytest.raises(ModelError, match=r"no weights\.safetensors"):
-        load_network(Bundle.open(tmp_path / "b"))
+        load_network(bundle)
 
 
 def test_nan_weights_make_no_bundle(tmp_path: Path) -> None:

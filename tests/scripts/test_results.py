@@ -141,8 +141,8 @@ def test_maps_give_the_extractor_s_descriptor(tmp_path: Path) -> None:
 
 
 def test_tables_give_mean_and_deviation_and_say_what_was_not_run(tmp_path: Path) -> None:
+    import paper_tables as tables
     import run
-    import tables
 
     for seed, value in enumerate((0.5, 0.6, 0.7)):
         for name, distractors in tables.COLUMNS:

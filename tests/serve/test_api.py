@@ -6,13 +6,14 @@ import itertools
 import shutil
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from pydantic import BaseModel
 
-from tessera.errors import IndexingError, ModelError
+from tessera.errors import GalleryLockedError, IndexingError, ModelError
 from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.gallery import Gallery
 from tessera.refiners import EXPANSIONS, RERANKERS
@@ -68,7 +69,7 @@ def test_pictures_come_by_id_and_are_cached(client):
 
 
 def test_why_sums_to_the_score(client, picture):
-    hits = client.post("/api/search", files=picture(), data={"k": 2}).json()["results"]
+    hits = client.post("/api/search", files=picture(), data={"k": 2, "by": "global"}).json()["results"]
     answer = client.post(f"/api/explain/{hits[1]['id']}", files=picture()).json()
     assert sum(map(sum, answer["matrix"])) == pytest.approx(answer["score"], abs=1e-4)
     assert answer["score"] == pytest.approx(hits[1]["score"], abs=2e-3)
@@ -307,12 +308,12 @@ def test_searches_made_as_one_answer_as_each_by_itself(eventually, served_galler
     try:
         eventually(lambda: service.is_ready)
         for where in ((), ("place=tower",)):
-            alone = [service.search(image_id, k=5, where=list(where))["results"] for image_id in (3, 1, 3)]
+            alone = [service.search(image_id, k=5, by="global", where=list(where))["results"] for image_id in (3, 1, 3)]
             together = service.search_ids([3, 1, 3], k=5, where=where)
             assert [answer["results"] for answer in together] == alone
             assert together[0]["timing_ms"]["total"] > 0
         known, unknown = service.search_ids([2, 999_999], k=5, where=())
-        assert known["results"] == service.search(2, k=5)["results"]
+        assert known["results"] == service.search(2, k=5, by="global")["results"]
         assert unknown.status == 404
         assert [str(error) for error in service.search_ids([1, 2], k=5, where=("place",))] == [
             str(service.search_ids([1], k=5, where=("place",))[0])
@@ -328,7 +329,7 @@ def test_reranking_ends_with_its_time(eventually, served_gallery, scenes_dir):
     try:
         eventually(lambda: service.is_ready)
         content = (scenes_dir / "scene03.jpg").read_bytes()
-        plain = service.search(content, k=12)
+        plain = service.search(content, k=12, by="global")
         full = service.search(content, k=12, rerank="sp", rerank_until=time.monotonic() + 3600)
         assert None not in {hit["inliers"] for hit in full["results"]}
         assert "best hits" not in full["note"]
@@ -401,3 +402,56 @@ def test_the_service_is_ready_when_its_index_is_loaded_and_says_what_it_does(ser
         assert len(closed) == 1  # what could not be opened whole is not left open
     finally:
         service.stop()
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.TXT", "x.tsv", ".txt", "x"])
+def test_an_upload_is_one_picture_whatever_its_name_says(running, tmp_path, token_bundle, scenes_dir, picture, name):
+    settings = Settings(tmp_path / "g.tessera", writer_key="w", threads=1, timeout_s=280)
+    with Gallery(settings.gallery_path, model=str(token_bundle), threads=1):
+        pass
+    secret = scenes_dir / "scene05.jpg"
+    listing = picture()["file"][1] + f"\npath\n{secret}\n".encode()
+    writer = {"Authorization": "Bearer w"}
+    with running(settings) as address, httpx.Client(base_url=address, timeout=280, headers=writer) as client:
+        added = client.post("/api/images", files={"file": (name, listing)})
+        assert added.status_code == 201
+        assert added.json()["name"].endswith(".jpg")
+        assert [image["name"] for image in client.get("/api/images").json()["images"]] == [added.json()["name"]]
+
+
+def test_two_services_keep_the_picture_that_both_are_given(tmp_path, token_bundle, picture, eventually):
+    """Whoever is refused because the other writes must not take away the file that the other has just kept."""
+    settings = Settings(tmp_path / "g.tessera", writer_key="w", threads=1)
+    with Gallery(settings.gallery_path, model=str(token_bundle), threads=1):
+        pass
+    services = [GalleryService(settings) for _ in range(2)]
+    for service in services:
+        service.start()
+    try:
+        for service in services:
+            eventually(lambda service=service: service.is_ready)
+        name, content, _ = picture()["file"]
+        for turn in range(25):
+            upload = content + str(turn).encode()
+            barrier, answers = threading.Barrier(2), []
+
+            def send(service, upload=upload, barrier=barrier, answers=answers):
+                barrier.wait()
+                try:
+                    answers.append(service.add(name, upload, {}))
+                except GalleryLockedError:
+                    answers.append(None)
+
+            threads = [threading.Thread(target=send, args=[service]) for service in services]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            accepted = [answer for answer in answers if answer is not None]
+            assert accepted
+            for answer in accepted:
+                assert services[0].thumbnail(answer["id"])[0]
+                assert Path(services[0].record(answer["id"]).path).read_bytes() == upload
+    finally:
+        for service in services:
+            service.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import socket
 import struct
@@ -258,9 +259,11 @@ def test_a_head_that_never_ends_is_not_waited_for(client, address, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(PatientProtocol, "head_timeout_s", 0.2)
         with connect(address) as silent, connect(address) as slow:
-            slow.sendall(b"GET /health HTTP/1.1\r\nHost:")
+            # On a busy machine the service may have closed it already: then sending or receiving says so.
+            with contextlib.suppress(ConnectionError):
+                slow.sendall(b"GET /health HTTP/1.1\r\nHost:")
+                assert slow.recv(100) == b""
             assert silent.recv(100) == b""
-            assert slow.recv(100) == b""
     assert client.get("/health").status_code == 200
 
 

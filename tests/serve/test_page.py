@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tessera.refiners import EXPANSIONS, RERANKERS
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")
@@ -20,22 +21,6 @@ pytestmark = [
 ]
 
 PATIENCE_MS = 120_000  # a busy machine may take its time: what is tested is what happens, not when
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[object]:
-    playwright.expect.set_options(timeout=PATIENCE_MS)
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 def open_page(browser, **options):
@@ -70,6 +55,16 @@ def upload(page, path: Path):
     """Choose a file; returns the service's answer."""
     with page.expect_response(lambda answer: "/api/search" in answer.url) as answer:
         page.set_input_files("#file", path)
+    return answer.value.json()
+
+
+def search_with(tile):
+    """Open a picture of the gallery, and search with it; returns the service's answer."""
+    page = tile.page
+    tile.click()
+    with page.expect_response(lambda answer: "/search" in answer.url) as answer:
+        page.locator("#large-search").click()
+    page.wait_for_selector(".tile .score")
     return answer.value.json()
 
 
@@ -156,6 +151,8 @@ def test_all_of_it_by_keyboard(page):
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.className") == "tile"
     page.keyboard.press("Enter")
+    playwright.expect(page.locator("#large-search")).to_be_focused()
+    page.keyboard.press("Enter")
     page.wait_for_selector(".tile .score")
     with page.expect_response(lambda answer: "box=" in answer.url):
         page.locator("#add-box").press("Enter")
@@ -178,9 +175,7 @@ def test_all_of_it_by_keyboard(page):
 
 
 def test_a_gallery_picture_by_link_and_why(page, eventually):
-    with page.expect_response(lambda answer: "/search" in answer.url):
-        page.locator(".tile").nth(4).click()
-    page.wait_for_selector(".tile .score")
+    search_with(page.locator(".tile").nth(4))
     assert "image=" in page.url
     link = page.url
     first = page.locator(".tile").first.get_attribute("aria-label")
@@ -303,8 +298,7 @@ def test_errors_say_what_to_do(page, tmp_path):
 
 
 def test_a_service_that_went_away_is_waited_for(page):
-    page.locator(".tile").first.click()
-    scores(page)
+    search_with(page.locator(".tile").first)
     page.route("**/api/**", lambda route: route.abort())
     page.route("**/ready", lambda route: route.abort())
     page.select_option("#k", "50")
@@ -333,7 +327,7 @@ def test_two_hundred_hits_are_one_grid(page):
     results = [{**image, "id": 1 + rank % 12, "rank": rank, "score": 1 - rank / 400} for rank in range(200)]
     timing = {"embed": 1.0, "search": 1.0, "total": 2.0}
     page.route("**/search?**", lambda route: route.fulfill(json={"results": results, "timing_ms": timing, "note": ""}))
-    page.locator(".tile").first.click()
+    search_with(page.locator(".tile").first)
     playwright.expect(page.locator(".tile .score")).to_have_count(200)
     assert page.locator(".tile img[loading=lazy]").count() == 200
     page.locator(".tile").nth(199).scroll_into_view_if_needed()
@@ -344,9 +338,8 @@ def test_two_hundred_hits_are_one_grid(page):
 def test_a_screen_reader_finds_names_for_everything(page):
     assert 'heading "Search a gallery by picture" [level=1]' in page.locator("main").aria_snapshot()
     first = page.locator(".tile").first.get_attribute("aria-label")
-    assert re.fullmatch(r"Search with scene\d\d\.jpg, place: \w+, year: \d+", first)
-    page.locator(".tile").first.click()
-    scores(page)
+    assert re.fullmatch(r"Open scene\d\d\.jpg, place: \w+, year: \d+", first)
+    search_with(page.locator(".tile").first)
     label = page.locator(".tile").first.get_attribute("aria-label")
     assert re.fullmatch(r"Result 1 of 12: \S+, score 1\.00\. place: \w+\. year: \d+\. See why\.", label)
     page.locator("#add-box").click()
@@ -381,8 +374,10 @@ def test_a_phones_width(browser, address):
     page.wait_for_selector(".tile")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".bar").bounding_box()["height"] < 150  # filters in use take one line
+    page.locator(".tile").first.tap()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     with page.expect_response(lambda answer: "/search" in answer.url):
-        page.locator(".tile").first.tap()
+        page.locator("#large-search").tap()
     page.wait_for_selector(".tile .score")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     frame = page.locator("#stage").bounding_box()
@@ -429,3 +424,24 @@ def test_a_key_is_asked_for(browser, running, served_gallery):
         page.locator("#ask button").click()
         page.wait_for_selector(".tile")
         page.context.close()
+
+
+def test_the_page_offers_what_the_service_can_do(page, address):
+    page.goto(f"{address}/?image=4")
+    page.wait_for_selector(".tile .score")
+    for stage, table in (("expand", EXPANSIONS), ("rerank", RERANKERS)):
+        offered = page.locator(f"#{stage} option").evaluate_all("options => options.map(({ value }) => value)")
+        assert offered == ["", *(name for name, entry in table.items() if not entry.missing)]
+
+
+def test_what_is_not_installed_is_not_offered(page, address):
+    def without_geometry(route):
+        answer = route.fetch()
+        known = [{**entry, "available": entry["name"] != "sp"} for entry in answer.json()["refiners"]]
+        route.fulfill(response=answer, json={"refiners": known})
+
+    page.route("**/api/refiners", without_geometry)
+    page.goto(f"{address}/?image=4&rerank=sp")
+    page.wait_for_selector(".tile .score")
+    assert page.locator('#rerank option[value="sp"]').count() == 0
+    playwright.expect(page.locator("#rerank")).to_have_value("")

@@ -19,7 +19,7 @@ from tessera.train.build_run import load_data
 from tessera.train.checkpoint import load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
-from tessera.train.loop import Trainer
+from tessera.train.loop import Trainer, duration_text
 from tessera.train.recipe import Recipe
 from tessera.train.runs import train_run, train_runs
 from tessera.train.scalars import read_scalars
@@ -328,3 +328,21 @@ def test_a_folder_with_a_run_is_not_overwritten(make_recipe: Callable[..., Recip
     train_run(recipe, tmp_path / "run", World(), lambda text: None)
     with pytest.raises(TrainingError, match="already holds a run"):
         train_run(recipe, tmp_path / "run", World(), lambda text: None)
+
+
+def test_a_run_says_what_it_trains_and_how_long_it_will_take(make_trainer: Callable[..., Trainer]) -> None:
+    trainer = make_trainer(loop={"epochs": 2})
+    said: list[str] = []
+    trainer.run.say = said.append
+    assert "2 epochs of" in trainer.header()
+    assert "M parameters" in trainer.header()
+    assert str(trainer.run_dir) in trainer.header()
+    trainer.train()
+    steps = [line for line in said if " step " in line]
+    assert all(line.endswith(" left") for line in steps)
+    assert steps[-1].endswith("  0 s left")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (89, "89 s"), (600, "10 min"), (12_000, "3 h 20 min")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

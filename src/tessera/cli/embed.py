@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,9 @@ EXAMPLE = "Example: tessera embed a.jpg b.jpg -o descriptors.npz --size 1024 --s
 
 
 def embed(
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files, in the order of the output.")],
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE...", help="Image files and folders, in the order of the output.")
+    ],
     *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.npz", help="Where the descriptors go.")],
     model: ModelOption = None,
@@ -24,7 +28,7 @@ def embed(
     scales: Annotated[
         str | None, typer.Option(help="Scales, in words such as 1/sqrt2,1,sqrt2. The model's own by default.")
     ] = None,
-    runtime: Annotated[str, typer.Option(metavar="onnx|torch", help="What runs the network.")] = "onnx",
+    runtime: Annotated[str, typer.Option(metavar="onnx|torch|openvino", help="What runs the network.")] = "onnx",
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
@@ -44,6 +48,9 @@ def embed(
     if output.is_dir():
         raise UsageError(f"{output} is a folder. Give the name of a file: -o {output / 'descriptors.npz'}")
     parsed = parse_scales(scales) if scales is not None else None
+    images = list(_files(images))
+    if not images:
+        raise UsageError("No pictures were found in the folders that were named.")
     extractor = Extractor(model or DEFAULT_MODEL, runtime=runtime, device=device, size=size, scales=parsed)
     descriptors = np.empty((len(images), extractor.dim), dtype=np.float32)
     failures = []
@@ -75,3 +82,19 @@ def embed(
         )
     else:
         print(f"{counted(len(images), 'descriptor')} of {extractor.dim} numbers -> {printable(output)}")
+
+
+def _files(named: list[str]) -> Iterator[str]:
+    """The pictures that were named, folders replaced by all pictures below them."""
+    from tessera.gallery.catalog.paths import from_blob
+    from tessera.gallery.ingest.sources import find_files, resolve_source
+
+    for name in named:
+        if Path(name).is_dir():
+            found = find_files([resolve_source(name)], lambda path, reason: say(f"{from_blob(path)}: {reason}"))
+            yield from (
+                os.path.relpath(from_blob(file.path)) if not Path(name).is_absolute() else from_blob(file.path)
+                for file in found
+            )
+        else:
+            yield name

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from tessera.cli.commands import CommandGroup
 from tessera.cli.options import AugmentOption, ExpandOption, RerankOption
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 evaluate = typer.Typer(
     name="evaluate",
+    cls=CommandGroup,
     help="Score a model on Revisited Oxford and Paris or on a labelled folder, or score ranks from a file.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -33,6 +35,10 @@ class Settings:
     """The options that every benchmark takes."""
 
     model: Annotated[str, typer.Option(help="A packaged model, the folder of a bundle, or a system file.")] = "lite"
+    by: Annotated[
+        Literal["global", "auto", "local"],
+        typer.Option(help="The descriptor alone, as published figures are, or the search that people use."),
+    ] = "global"
     codec: Annotated[str, typer.Option(help="flat (exact), pq1, pq8, fast, ivf or auto.")] = "flat"
     distractors: Annotated[
         Path | None, typer.Option(help="A folder of images that no query should find, such as R1M.")

@@ -67,54 +67,66 @@ def index(
             help="Store local features too, for --rerank: sift, xfeat, disk, hesaff-rsift, dsm, a bundle or a system.",
         ),
     ] = None,
+    video: Annotated[
+        bool, typer.Option("--video", help="Take videos, too: one frame a scene; hits carry the time.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Index pictures. Run it again at any time: it goes on where it stopped and skips what has not changed.
 
     Pictures that cannot be read are written down with the reason, and tried again when their files change.
     """
+    from tessera.errors import TesseraError
     from tessera.gallery.gallery import Gallery
     from tessera.gallery.ingest.sources import refuse_missing, resolve_source
+    from tessera.gallery.store import discard_empty
 
     if not Path(gallery).exists():  # what is mistyped makes no gallery
         for source in sources or []:
             refuse_missing(resolve_source(source))
+    is_new = not Path(gallery).exists()
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
-    with Gallery(gallery, model, codec, engine, device=device) as opened, progress_bar("indexing") as bar, away:
+    try:
+        with Gallery(gallery, model, codec, engine, device=device) as opened, progress_bar("indexing") as bar, away:
 
-        def progress(at: IndexProgress) -> None:
-            if bar is not None:
-                bar(at.done, at.total, at.failed)
+            def progress(at: IndexProgress) -> None:
+                if bar is not None:
+                    bar(at.done, at.total, at.failed)
 
-        try:
             report = opened.index(
-                *(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local
+                *(sources or []), prune=prune, rebuild=rebuild, progress=progress, ray=ray, local=local, video=video
             )
-        except KeyboardInterrupt:
-            say("what was stored stays; the same command goes on from there")
-            raise
-    _say_problems(report, sought=bool(sources))
+    except KeyboardInterrupt:
+        say("what was stored stays; the same command goes on from there")
+        raise
+    except TesseraError:
+        if is_new:  # what could not even begin makes no gallery
+            discard_empty(Path(gallery))
+        raise
+    say_problems(report, sought=bool(sources))
     if json:
         print_json(report.to_json())
     else:
-        print(f"{_summary(report)} in {report.seconds:.1f} s -> {gallery}: {counted(report.images, 'image')}")
+        print(f"{summary(report)} in {report.seconds:.1f} s -> {gallery}: {counted(report.images, 'image')}")
     if report.local is not None:
         _say_local(report.local)
     if sources and _came_to_nothing(report):
         raise typer.Exit(1)
 
 
-def _say_problems(report: IndexReport, *, sought: bool) -> None:
+def say_problems(report: IndexReport, *, sought: bool) -> None:
     from tessera.gallery.catalog.paths import printable
 
     for problem in report.problems[:_SHOWN]:
         say(f"{printable(problem.path)}: {printable(problem.reason)}")
-    more = report.failed + report.passed_over - min(len(report.problems), _SHOWN)
+    more = report.failed + report.passed_over + report.remarks - min(len(report.problems), _SHOWN)
     if more > 0:
         say(f"... and {more} more; `tessera stats --failed` lists what could not be read")
     if report.failed_before:
         say(f"{report.failed_before} pictures could not be read before and have not changed since")
+    if report.ignored:
+        say(f"{report.ignored} were removed before and stay away; name a picture or its folder itself to have it back")
     if report.vanished > report.pruned:
         say(f"{report.vanished - report.pruned} files are gone but still in the gallery; --prune takes them out")
     if sought and report.found == 0 and report.vanished == 0 and report.passed_over == 0:
@@ -130,10 +142,11 @@ def _say_local(local: dict[str, Any]) -> None:
     say(f"local features ({local['extractor']}): {local['made']} made, {local['images']} stored, {each} bytes an image")
 
 
-def _summary(report: IndexReport) -> str:
+def summary(report: IndexReport) -> str:
     counts = {
         "added": report.added,
         "changed": report.changed,
+        "moved": report.moved,
         "described anew": report.redescribed,
         "unchanged": report.unchanged,
         "not readable": report.failed + report.failed_before,
@@ -142,7 +155,9 @@ def _summary(report: IndexReport) -> str:
     parts = [f"{count} {name}" for name, count in counts.items() if count or name == "added"]
     if report.reused:
         parts[0] += f" ({report.reused} copies of known content)"
-    return ", ".join(parts)
+    origins = {"in their files": report.metadata_read, "given": report.metadata_given}
+    told = [f"{count} {origin}" for origin, count in origins.items() if count]
+    return ", ".join(parts) + (f"; with metadata: {', '.join(told)}" if told else "")
 
 
 def _came_to_nothing(report: IndexReport) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tessera.cli.options import JsonOption
-from tessera.cli.output import print_json, print_table, say
+from tessera.cli.output import print_json, print_table, say, size_text
 
 EXAMPLE = "Example: tessera models gem-r50 token-r50 token-released --measure"
 
@@ -27,7 +27,7 @@ def models(
     """List the networks: what each is, its paper, its descriptor size, parameters, multiply-adds at 1024 x 768.
 
     A network is an architecture, for `tessera train` and `tessera convert`. The option --model of other commands takes
-    a bundle, a network with its weights: a folder, or the name of a packaged one, which are named at the end.
+    a bundle, a network with its weights: a folder, or the name of a packaged one, which come first.
     """
     from tessera.errors import MissingExtraError
     from tessera.models.bundle import packaged_names
@@ -62,9 +62,12 @@ def models(
     if json:
         print_json({"models": rows, "packaged": packaged_names()})
         return
+    if not names:
+        say("packaged with their weights, for --model:")
+        print_table(("name", "D", "L", "weights", "what"), [_packaged_cells(name) for name in packaged_names()])
+        say("networks, for `tessera train` and `tessera convert` (papers: --json):")
     header = ["name", "D", "L", "parameters", "multiply-adds", *(["seconds", "of the first"] if measure else ["what"])]
-    print_table(header, [_cells(row, measure) for row in rows])
-    say(f"packaged with their weights, for --model: {', '.join(packaged_names())}")
+    print_table(header, [_cells(row, measure) for row in rows], cut="what")
 
 
 def _cells(row: dict[str, Any], measured: bool) -> list[str]:
@@ -77,4 +80,14 @@ def _cells(row: dict[str, Any], measured: bool) -> list[str]:
     ]
     if measured:
         return [*cells, f"{row['seconds']}", f"{row['multiply_adds_ratio']} work, {row['seconds_ratio']} time"]
-    return [*cells, f"{row['summary']} ({row['paper']})"]
+    return [*cells, str(row["summary"])]
+
+
+def _packaged_cells(name: str) -> list[str]:
+    from tessera.models.bundle import Bundle
+
+    bundle = Bundle.open(name)
+    card = bundle.card
+    weights = bundle.weights_path.stat().st_size if bundle.weights_path.is_file() else 0
+    what = f"{card.architecture['model']} at {card.preprocessing.size} px, {card.licence}"
+    return [name, str(card.dim), str(card.num_tokens or "-"), size_text(weights), what]

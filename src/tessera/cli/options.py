@@ -48,6 +48,12 @@ WhereOption = Annotated[
         help="Only images whose metadata says so; also !=, >=, <=, > and <. May be repeated.",
     ),
 ]
+NearOption = Annotated[
+    str | None,
+    typer.Option(
+        "--near", metavar="LAT,LON,RADIUS", help="Only images taken within so many metres: 41.89,12.49,2km or 500m."
+    ),
+]
 ExpandOption = Annotated[
     str | None,
     typer.Option(
@@ -63,3 +69,14 @@ RerankOption = Annotated[
     ),
 ]
 AugmentOption = Annotated[bool, typer.Option("--augment", help=f"{AUGMENT_SUMMARY.capitalize()}.")]
+ByOption = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="auto|global|local",
+        help="Descriptor and local features together, verified; or one of them alone. A refiner makes it global.",
+    ),
+]
+ProbabilityOption = Annotated[
+    float, typer.Option("--min-probability", metavar="P", help="Leave out hits that are less probable than this.")
+]

@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import enum
+import io
 import json
+import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+from tessera.errors import printable
+from tessera.storage import write_atomically
+
+
+class LogLevel(enum.StrEnum):
+    """How much is logged to stderr, as `--log-level` names it."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def log_to_stderr(level: LogLevel) -> None:
+    """Tessera's own messages as plain lines; a service writes lines of JSON instead."""
+    logger = logging.getLogger("tessera")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger.handlers = [handler]
+    logger.setLevel(level.upper())
 
 
 def print_json(answer: Any) -> None:
@@ -19,8 +46,11 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for a terminal; for a pipe, one line a row with tabs, which other tools can cut."""
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, cut: str | None = None) -> None:
+    """A table for a terminal; for a pipe, one line a row with tabs, which other tools can cut.
+
+    cut: the column that is cut short where a line would not fit, instead of being folded.
+    """
     if not sys.stdout.isatty():
         for row in rows:
             print("\t".join(row))
@@ -31,14 +61,25 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for name in header:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="ellipsis" if name == cut else "fold", no_wrap=cut is not None)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: a path may hold what looks like markup
     Console().print(table)
 
 
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows whose last cell is never wrapped, so that it can be copied; for a pipe, cut by tabs and without a header."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(row))
+        return
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header) - 1)]
+    for row in (header, *rows):
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+
+
 @contextlib.contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int, int], None] | None]:
+def progress_bar(label: str, unit: str = "images") -> Iterator[Callable[[int, int, int], None] | None]:
     """Yield what draws a bar, told how many are done, of how many, and how many failed; None when nobody watches."""
     if not sys.stderr.isatty():
         yield None
@@ -59,10 +100,32 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int, int], None] | None]
 
         def draw(done: int, total: int, failed: int) -> None:
             speed = bar.tasks[0].speed
-            rate = f"{speed:.1f} images/s" if speed else ""
+            rate = f"{speed:.1f} {unit}/s" if speed else ""
             bar.update(task, completed=done, total=total, rate=rate, failures=f"{failed} not read" if failed else "")
 
         yield draw
+
+
+def link_to(path: str) -> str:
+    """A path for a terminal, relative to here where that is shorter, as a hyperlink where the terminal has them."""
+    absolute = os.path.abspath(path)  # noqa: PTH100 - links stay
+    relative = os.path.relpath(absolute)
+    shown = printable(relative if len(relative) < len(absolute) else absolute)
+    if not sys.stdout.isatty() or os.environ.get("TERM") in (None, "dumb", "linux"):
+        return shown
+    return f"\x1b]8;;{Path(absolute).as_uri()}\x1b\\{shown}\x1b]8;;\x1b\\"
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table in a file, or on stdout for `-`; a path that is no UTF-8 is spelt out."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(header)
+    table.writerows([printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    if str(path) == "-":
+        print(text.getvalue(), end="")
+    else:
+        write_atomically(path, text.getvalue().encode("utf-8"))
 
 
 def counted(count: int, noun: str) -> str:

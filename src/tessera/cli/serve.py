@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ EXAMPLE = "Example: tessera serve -g photos.tessera, then open http://127.0.0.1:
 
 
 def serve(
+    context: typer.Context,
     gallery: Annotated[
         Path, typer.Option("-g", "--gallery", envvar="TESSERA_GALLERY", help="The gallery's folder.")
     ] = Path("gallery.tessera"),
@@ -29,13 +31,21 @@ def serve(
     max_k: Annotated[int, typer.Option(help="Most results a request may ask for.", min=1)] = 200,
     timeout: Annotated[float, typer.Option(help="Seconds after which a request is given up.", min=0.1)] = 30.0,
     max_in_flight: Annotated[int, typer.Option(help="Requests answered at once; more get 429.", min=1)] = 64,
+    root_path: Annotated[
+        str, typer.Option(metavar="/PREFIX", help="The path that a proxy serves it under.", show_default="none")
+    ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    watch: Annotated[
+        list[Path] | None,
+        typer.Option("--watch", metavar="DIR", help="Follow this folder: its pictures are indexed. May be repeated."),
+    ] = None,
 ) -> None:
     """Serve the gallery over HTTP: an API under /api, its schema at /openapi.json, and a page to search with."""
     # Searches run side by side, so their small products must not each ask for all cores (before numpy is loaded).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from tessera.errors import GalleryLockedError
+    from tessera.errors import GalleryLockedError, UsageError
     from tessera.gallery.gallery import Gallery
+    from tessera.serve.banner import describe_addresses
     from tessera.serve.logs import log_to_stderr
     from tessera.serve.server import listen, make_server
     from tessera.serve.settings import Settings
@@ -50,16 +60,21 @@ def serve(
         max_k=max_k,
         timeout_s=timeout,
         max_in_flight=max_in_flight,
+        root_path=root_path,
         device=device,
+        watch=tuple(folder.absolute() for folder in watch or ()),
     )
+    for folder in settings.watch:
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is no folder. Name folders to watch.")
+    listener = listen(settings)  # a port that is taken ends the command before a gallery is made
     is_new = not gallery.exists()
     with contextlib.suppress(GalleryLockedError), Gallery(settings.gallery_path):
         pass  # what is no gallery ends the command here, not in the service's log
-    listener = listen(settings)
-    log_to_stderr()
-    if is_new:
+    log_to_stderr(context.obj or "info")
+    if is_new and not watch:
         typer.echo(f"{gallery} is new and empty: fill it with `tessera index PHOTOS -g {gallery}`", err=True)
-    shown = f"[{host}]" if ":" in host else host
-    typer.echo(f"Tessera is at http://{shown}:{listener.getsockname()[1]} (stop it with Ctrl-C)", err=True)
+    port = listener.getsockname()[1]
+    typer.echo(describe_addresses(settings, port, for_a_terminal=sys.stderr.isatty()), err=True)
     with contextlib.suppress(KeyboardInterrupt):
         make_server(settings).run([listener])

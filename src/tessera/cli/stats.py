@@ -45,11 +45,13 @@ def stats(
         ["images", str(answer["images"])],
         ["copies among them", str(answer["copies"])],
         ["not readable", str(answer["failed"])],
+        ["removed, kept away", str(answer["ignored"])],
         ["model", f"{answer['model']} (fingerprint {answer['fingerprint']}, {answer['dim']} numbers a descriptor)"],
         ["engine", str(answer["engine"])],
         ["codec", f"{answer['codec']}" + (f" ({index['codec']})" if "codec" in index else "")],
         ["catalogue on disk", size_text(answer["catalog_bytes"])],
         ["index on disk", size_text(index.get("bytes", 0))],
+        ["local features on disk", size_text(answer["local_bytes"])],
         *([["index in memory", size_text(index["memory_bytes"])]] if "memory_bytes" in index else []),
         ["generation", str(answer["generation"])],
     ]

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from tessera.cli.commands import CommandGroup
 from tessera.cli.options import JsonOption
 from tessera.cli.output import say
 
 system = typer.Typer(
     name="system",
+    cls=CommandGroup,
     help="Systems of local features (ASMK*, VLAD): build one from pictures; it then stands where a bundle may.",
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -43,6 +43,12 @@ def clip_box(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
     return max(0, math.floor(x0)), max(0, math.floor(y0)), min(width, math.ceil(x1)), min(height, math.ceil(y1))
 
 
+def reaches_beyond(box: Box, width: int, height: int) -> bool:
+    """Whether a part of a box lies outside the picture; a pixel more is a hand that slipped."""
+    x0, y0, x1, y1 = box
+    return x0 <= -1 or y0 <= -1 or x1 >= width + 1 or y1 >= height + 1
+
+
 def unrotate_box(
     box: tuple[int, int, int, int], orientation: int, width: int, height: int
 ) -> tuple[int, int, int, int]:

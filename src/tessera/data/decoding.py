@@ -15,10 +15,22 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from tessera import errors
+from tessera.data.repetition import refuse_many_parts, refuse_many_scans
 from tessera.errors import ImageError, ImageLimitError
+from tessera.installation import add_command
 
 # Tried in this order. HEIF is there only with the package pillow-heif, AVIF where Pillow was built with it.
-FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP", "AVIF", "HEIF")
+SUFFIXES = {
+    "JPEG": ".jpg",
+    "PNG": ".png",
+    "WEBP": ".webp",
+    "TIFF": ".tif",
+    "GIF": ".gif",
+    "BMP": ".bmp",
+    "AVIF": ".avif",
+    "HEIF": ".heic",
+}
+FORMATS = tuple(SUFFIXES)
 
 _ORIENTATION = 0x0112
 # Pillow rotates these by itself while it decodes.
@@ -53,6 +65,12 @@ class OpenedImage:
         width, height = self.image.size
         return (height, width) if self.orientation >= 5 else (width, height)
 
+    @property
+    def suffix(self) -> str:
+        """What a file of this format ends in. A JPEG may hold several pictures, and Pillow calls it MPO then."""
+        form = self.image.format or ""
+        return SUFFIXES.get("JPEG" if form == "MPO" else form, "")
+
     def close(self) -> None:
         if self.owned is not None:
             self.image.close()
@@ -82,8 +100,11 @@ def open_image(
                 f"{name} has {size:,} bytes, more than the limit of {limits.max_bytes:,}. Make it smaller."
             )
         with _reading(name):
+            refuse_many_parts(file, name)
             image = _identify(file, name)
             _check_pixels(name, image.size, limits)
+            if image.format in ("JPEG", "MPO"):
+                refuse_many_scans(file, name, image.width * image.height, limits.max_pixels)
             orientation = _orientation(image) if rotate else 1
     except BaseException:
         file.close()
@@ -181,7 +202,7 @@ def _identify(file: IO[bytes], name: str) -> Image.Image:
             return factory(file, b"")
     if is_heif and "HEIF" not in Image.OPEN:
         raise ImageError(
-            f"{name} is a HEIC picture, which needs a package that is not installed: pip install pillow-heif. "
+            f"{name} is a HEIC picture, which needs a package that is not installed: {add_command('pillow-heif')}. "
             "Or convert it."
         )
     known = ", ".join(form for form in FORMATS if form in Image.OPEN)

@@ -52,11 +52,15 @@ _TRANSPOSE = {
 
 @dataclass(frozen=True)
 class Photo:
-    """Pixels as the network shall see them, and the size of the whole picture they come from (rotated)."""
+    """Pixels as the network shall see them, and the size of the whole picture they come from (rotated).
+
+    suffix: what a file of its format ends in, whatever its name was; empty for pixels that come from no file.
+    """
 
     pixels: Pixels
     width: int
     height: int
+    suffix: str = ""
 
 
 def load_photo(source: Source, *, size: int | None, box: Box | None = None, limits: Limits = DEFAULT_LIMITS) -> Pixels:
@@ -77,7 +81,7 @@ def read_photo(source: Source, *, size: int | None, box: Box | None = None, limi
         pixels = _cut_and_reduce(opened, unrotate_box(cut, opened.orientation, width, height), size)
     finally:
         opened.close()
-    return Photo(pixels, width, height)
+    return Photo(pixels, width, height, opened.suffix)
 
 
 def _cut_and_reduce(opened: OpenedImage, cut: tuple[int, int, int, int], size: int | None) -> Pixels:

@@ -61,6 +61,7 @@ def evaluate_model(
     benchmark: Benchmark,
     model: str,
     *,
+    by: str = "global",
     codec: str = EXACT,
     size: int | None = None,
     scales: str | None = None,
@@ -74,7 +75,10 @@ def evaluate_model(
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Run a benchmark with a bundle or a system, given as the command line gives it."""
+    """Run a benchmark with a bundle or a system, given as the command line gives it.
+
+    by: `global` ranks by the descriptor alone, as published figures do; `auto` and `local` run the search of a gallery.
+    """
     from tessera.local.system import system_file
 
     find_expansion(expand)
@@ -82,6 +86,16 @@ def evaluate_model(
     config = RunConfig(query, codec, cache_dir=cache_dir or default_cache_dir())
     if local is not None and rerank != "sp":
         raise UsageError(f"--local {local} says which features --rerank sp uses: give that too, or leave --local out.")
+    if by != "global":
+        if expand or rerank or augment or size or scales or codec != EXACT or system_file(model) is not None:
+            raise UsageError(
+                f"--by {by} is the search of a gallery as it is: it takes a bundle, and no codec, size, scales, system "
+                "or refiner. Leave them out, or leave --by out."
+            )
+        from tessera.evaluate.search import SearchMethod
+
+        found = SearchMethod(model, by, device=device, runtime=runtime)
+        return run_benchmark(benchmark, found, config, progress=progress)
     if system_file(model) is not None:
         if size is not None or scales is not None:
             raise UsageError(

@@ -87,13 +87,13 @@ def draw_matches(pair: MatchedPair, height: int = HEIGHT) -> Image.Image:
     for x, y, u, v in pair.points[:_SHOWN]:
         start = (float(x) * zooms[0], float(y) * zooms[0])
         end = (offset + float(u) * zooms[1], float(v) * zooms[1])
-        colour = _colour(float(x) / pair.first.shape[1], float(y) / pair.first.shape[0])
+        colour = place_colour(float(x) / pair.first.shape[1], float(y) / pair.first.shape[0])
         pen.line((*start, *end), fill=colour, width=1)
         for centre in (start, end):
             pen.ellipse((centre[0] - 3, centre[1] - 3, centre[0] + 3, centre[1] + 3), outline=colour, width=2)
     return figure
 
 
-def _colour(across: float, down: float) -> tuple[int, int, int]:
-    """Neighbours get similar colours, so that a crossing line stands out."""
+def place_colour(across: float, down: float) -> tuple[int, int, int]:
+    """Neighbours in the first picture get similar colours, so that a match in the wrong place stands out."""
     return (int(255 * min(max(across, 0.0), 1.0)), int(90 + 165 * min(max(1 - down, 0.0), 1.0)), 160)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.data.images import Box, Limits, Photo, Pixels, Source, load_benchmark, read_photo
+from tessera.data.signature import make_signature
 from tessera.errors import BoxError, ImageError, TesseraError, UsageError, unknown_name
 
 LoaderName: TypeAlias = Literal["photo", "benchmark"]
@@ -36,6 +37,7 @@ class Extraction:
     error: TesseraError | None
     width: int  # of the whole picture, after EXIF rotation; 0 when it could not be read
     height: int
+    signature: bytes | None = None  # `data.signature`, where whoever describes has the pixels at hand
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class _Entry:
         self._photo: Photo | None = None
         self._error: TesseraError | None = None
         self._size = (0, 0)
+        self._signature: bytes | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -146,6 +149,7 @@ class _Entry:
         """Hand the pixels over; the entry keeps none, so that a described image costs a descriptor only."""
         assert self._photo is not None
         pixels, self._photo = self._photo.pixels, None
+        self._signature = make_signature(pixels)
         return pixels
 
     @property
@@ -162,4 +166,4 @@ class _Entry:
         if self._error is not None:
             return Extraction(self.source, None, self._error, 0, 0)
         assert self.run is not None
-        return Extraction(self.source, self.run.result()[self.place], None, *self._size)
+        return Extraction(self.source, self.run.result()[self.place], None, *self._size, self._signature)

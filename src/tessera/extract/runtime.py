@@ -1,4 +1,4 @@
-"""What runs a network: ONNX Runtime by default, torch where it is asked for. Both take the same normalised images."""
+"""What runs a network: ONNX Runtime, or torch or OpenVINO where asked for. All take the same normalised images."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from tessera.errors import MissingExtraError, ModelError, UsageError, unknown_name
 from tessera.models.bundle import POSITION_CONTRIBUTIONS, Bundle
+from tessera.models.onnx_library import import_onnxruntime
 
 Outputs: TypeAlias = dict[str, npt.NDArray[np.float32]]
-RUNTIMES = ("onnx", "torch")
+RUNTIMES = ("onnx", "torch", "openvino")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -39,7 +40,7 @@ class OnnxRuntime(Runtime):
     """A session of ONNX Runtime. It may be called from several threads at once."""
 
     def __init__(self, bundle: Bundle, *, device: str = "auto", threads: int | None = None) -> None:
-        import onnxruntime
+        onnxruntime = import_onnxruntime()
 
         if not bundle.onnx_path.is_file():
             raise ModelError(f"{bundle.path} has no model.onnx: the bundle is incomplete. Make it again.")
@@ -68,7 +69,8 @@ class OnnxRuntime(Runtime):
         self._session = open_session(bundle.onnx_path)
         self.device = "cuda" if "CUDAExecutionProvider" in self._session.get_providers() else "cpu"
         self.output_names = tuple(output.name for output in self._session.get_outputs())
-        self._input = self._session.get_inputs()[0].name
+        image = self._session.get_inputs()[0]
+        self._input, self._one_by_one = image.name, image.shape[0] == 1  # graphs of others may take no batch
         # A graph apart, and opened when somebody asks why: a search must not pay for it.
         self._open_contributions = cache(partial(open_session, bundle.position_contributions_path))
         if bundle.position_contributions_path.is_file():
@@ -76,6 +78,9 @@ class OnnxRuntime(Runtime):
 
     def run(self, images: npt.NDArray[np.float32], outputs: Sequence[str] = ("descriptor",)) -> Outputs:
         self._refuse_unknown(outputs)
+        if self._one_by_one and len(images) > 1:
+            each = [self.run(images[i : i + 1], outputs) for i in range(len(images))]
+            return {name: np.concatenate([found[name] for found in each]) for name in outputs}
         try:
             names = [name for name in outputs if name != POSITION_CONTRIBUTIONS]
             found = dict(zip(names, self._session.run(names, {self._input: images}), strict=True)) if names else {}
@@ -127,6 +132,10 @@ def open_runtime(bundle: Bundle, runtime: str = "onnx", *, device: str = "auto",
         return OnnxRuntime(bundle, device=device, threads=threads)
     if runtime == "torch":
         return TorchRuntime(bundle, device=device, threads=threads)
+    if runtime == "openvino":
+        from tessera.extract.openvino_runtime import OpenVinoRuntime
+
+        return OpenVinoRuntime(bundle, device=device, threads=threads)
     raise UsageError(unknown_name("runtime", runtime, RUNTIMES))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,17 +12,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tessera.errors import GalleryLockedError, StorageError
+from tessera.errors import BundleDamagedError, GalleryLockedError, ModelError, StorageError
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import writer_lock
-from tessera.gallery.catalog.paths import from_blob, printable
-from tessera.gallery.catalog.salvage import salvage_catalog
+from tessera.gallery.catalog.paths import from_blob, printable, to_blob
+from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished, salvage_catalog
 from tessera.gallery.catalog.schema import connect, translate
 from tessera.gallery.catalog.snapshot import decode_descriptors
+from tessera.gallery.ingest.local_features import fill_local_features
 from tessera.gallery.ingest.sources import look_at
-from tessera.gallery.store import Store
+from tessera.gallery.store import LOCAL_NAME, Store
+from tessera.local.store import FeatureStore, store_damage
+from tessera.storage import hash_file, set_aside
 
 _SHOWN_FILES = 20
+_PAGE_ROWS = 1000
 _NORM_TOLERANCE = 0.01  # half precision leaves a unit descriptor far closer than this
 
 
@@ -60,6 +65,14 @@ class CheckReport:
 def check_catalog_file(gallery_dir: Path, *, repair: bool) -> list[Finding]:
     """Look at the catalogue alone, as a file: the first thing to do with a gallery that cannot be opened."""
     catalog = Catalog(gallery_dir / CATALOG_NAME)
+    if repair_is_unfinished(catalog.path):
+        message = f"A repair of the catalogue {catalog.path} was interrupted."
+        if not repair:
+            return [Finding("damage", message)]
+        with writer_lock(gallery_dir):
+            aside = finish_repair(catalog.path)
+        finished = Finding("damage", f"{message} It was finished; the damaged file is kept as {aside.name}.", True)
+        return [finished, *check_catalog_file(gallery_dir, repair=True)]
     if not catalog.path.is_file():
         return []
     damage = catalog_damage(catalog)
@@ -70,11 +83,17 @@ def check_catalog_file(gallery_dir: Path, *, repair: bool) -> list[Finding]:
     return [Finding("damage", f"{damage[0]} {outcome}", repaired=True)]
 
 
-def check_gallery(store: Store, *, repair: bool) -> CheckReport:
-    """Go through everything but the file of the catalogue; with repair, by the one writer, put right what can be."""
-    report = CheckReport()
+def check_gallery(store: Store, *, repair: bool, deep: bool = False) -> CheckReport:
+    """Go through everything but the file of the catalogue; with repair, by the one writer, put right what can be.
+
+    deep: read every picture's file, too.
+    """
+    report = CheckReport(_model_findings(store))
     for message in _content_damage(store.catalog, repair=repair):
         report.findings.append(Finding("damage", message, repair))
+    if repair and report.findings:
+        store.forget_engine()  # what it was opened with may have been damaged
+    report.findings += _local_findings(store, repair=repair)
     problems = store.engine.problems(store.catalog)
     if problems and repair:
         store.engine.rebuild(store.catalog)
@@ -83,8 +102,57 @@ def check_gallery(store: Store, *, repair: bool) -> CheckReport:
         if repair:
             store.engine.rebuild(store.catalog)
         report.findings += [Finding("note", message, repair) for message in advice]
+    _check_local_features(store, report, repair=repair)
     _look_at_files(store.catalog, report)
+    if deep:
+        report.findings += _changed_files(store.catalog, repair=repair)
+        report.findings += _orphans(store)
     return report
+
+
+def _check_local_features(store: Store, report: CheckReport, *, repair: bool) -> None:
+    """The local features in the catalogue, and the inverted file that is derived from them."""
+    with store.catalog.read() as snapshot:
+        if not snapshot.has_local_features:
+            return
+        damaged = snapshot.damaged_local_features()
+    if damaged:
+        if repair:
+            with store.catalog.write() as batch:
+                batch.drop_local_features(damaged)
+            fill_local_features(store.catalog, store.local_describer)
+        message = f"The local features of {len(damaged)} images are not what was stored. Repaired, they are made again."
+        report.findings.append(Finding("damage", message, repair))
+    problems = store.postings.problems(store.catalog)
+    if repair and (problems or damaged):
+        store.postings.rebuild(store.catalog)
+    report.findings += [Finding("damage", problem, repair) for problem in problems]
+
+
+def _model_findings(store: Store) -> list[Finding]:
+    """Whether the bundle that describes this gallery's queries is whole; one that is elsewhere now is only noted."""
+    try:
+        store.describer.bundle.verify()
+    except BundleDamagedError as error:
+        return [Finding("damage", str(error))]
+    except ModelError as error:
+        return [Finding("note", str(error))]
+    return []
+
+
+def _local_findings(store: Store, *, repair: bool) -> list[Finding]:
+    """Local features can always be made again: a file that is damaged is set aside, an entry dropped."""
+    path = store.path / LOCAL_NAME
+    damage = store_damage(path)
+    if damage is None:
+        return []
+    if repair:
+        with contextlib.closing(FeatureStore(path)) as features:
+            features.drop_damaged()
+        if store_damage(path) is not None:
+            set_aside(path)
+    again = " Repaired, they are made again by `tessera index --local`, or by the searches that need them."
+    return [Finding("damage", damage + again, repair)]
 
 
 def catalog_damage(catalog: Catalog) -> list[str]:
@@ -103,18 +171,31 @@ def catalog_damage(catalog: Catalog) -> list[str]:
 
 
 def _content_damage(catalog: Catalog, *, repair: bool) -> Iterator[str]:
-    """Rows that cannot be right. Repaired, such images are forgotten and described again by the next `index`."""
+    """Rows that cannot be right. Repaired, what they held is described again by the next `index`."""
     with catalog.read() as snapshot:
-        dim = int(snapshot.setting("dim", 0) or 0)
+        settings = snapshot.damaged_rows("settings")
+        dim = int((snapshot.commonest_model()[1] if "dim" in settings else snapshot.setting("dim", 0)) or 0)
+        damaged = {table: snapshot.damaged_rows(table) for table in ("contents", "images")}
+        wrong = [content_id for part in snapshot.stream_blobs() for content_id, blob in part if not _is_unit(blob, dim)]
+        unusable = {*damaged["contents"], *wrong}
+        lost = {*snapshot.images_of(unusable), *snapshot.images_without_content()} - {*damaged["images"]}
         counted, kept = snapshot.count_searchable(), snapshot.searchable
-        orphans = snapshot.images_without_content()
-        wrong = [image_id for part in snapshot.stream_blobs() for image_id, blob in part if not _is_unit(blob, dim)]
-    if wrong or orphans:
-        if repair:
-            with catalog.write() as batch:
-                batch.remove([*wrong, *orphans])
+    if repair and (settings or unusable or lost or damaged["images"]):
+        with catalog.write() as batch:
+            batch.remove(damaged["images"])
+            batch.forget_descriptors(sorted(lost))
+            batch.delete_contents(sorted(unusable))
+            batch.restore_settings(settings)
+    if settings:
+        yield f"The settings {', '.join(map(repr, settings))} do not have their checksums."
+    if damaged["images"]:
         yield (
-            f"{len(wrong) + len(orphans)} images have a descriptor that is missing or no unit vector of {dim} numbers. "
+            f"{len(damaged['images'])} images have paths or metadata that do not have their checksums. Repaired, they "
+            "are taken out; the next `tessera index` finds their files again."
+        )
+    if lost or unusable:
+        yield (
+            f"{len(lost)} images have a descriptor that is missing, damaged or no unit vector of {dim} numbers. "
             "Repaired, they are described again by the next `tessera index`."
         )
     if counted != kept:
@@ -143,7 +224,7 @@ def _look_at_files(catalog: Catalog, report: CheckReport) -> None:
     shown: list[str] = []
     with catalog.read() as snapshot:
         report.images = snapshot.searchable
-        for _, path in snapshot.stream_under(b"/"):
+        for _, path in snapshot.stream_under(b"/", searchable=True):
             found = look_at(path)
             if found.error is not None and found.gone:
                 report.missing_files += 1
@@ -158,3 +239,45 @@ def _look_at_files(catalog: Catalog, report: CheckReport) -> None:
                 "found; `tessera index FOLDER --prune` takes them out.",
             )
         )
+
+
+def _changed_files(catalog: Catalog, *, repair: bool) -> list[Finding]:
+    """Files whose content is not what was indexed, though their size and time are: an edit that set them back."""
+    changed: list[int] = []
+    shown: list[str] = []
+    after_id = 0
+    while True:
+        with catalog.read() as snapshot:
+            page = snapshot.page(after_id=after_id, limit=_PAGE_ROWS, state="ok", conditions=())
+        if not page:
+            break
+        after_id = page[-1].id
+        for record in page:
+            found = look_at(record.path.encode("utf-8", "surrogateescape"))
+            if (found.size, found.mtime_ns) != (record.size, record.mtime_ns):
+                continue  # the next `index` looks at it anyway
+            with contextlib.suppress(OSError):
+                if hash_file(Path(record.path)) != record.content_hash:
+                    changed.append(record.id)
+                    shown.append(printable(record.path))
+    if changed and repair:
+        with catalog.write() as batch:
+            batch.distrust(changed)
+    if not changed:
+        return []
+    more = ", ..." if len(shown) > _SHOWN_FILES else ""
+    message = f"{len(changed)} files were changed without their size or time: {', '.join(shown[:_SHOWN_FILES])}{more}."
+    return [Finding("damage", f"{message} Repaired, the next `tessera index` reads them.", repair)]
+
+
+def _orphans(store: Store) -> list[Finding]:
+    """Files below `uploads` that no image is of: of an upload that was killed, and never acknowledged."""
+    files = [path for path in (store.path / "uploads").rglob("*") if path.is_file()]
+    with store.catalog.read() as snapshot:
+        known = snapshot.lookup([to_blob(path) for path in files])
+    orphans = [printable(path) for path in files if to_blob(path) not in known]
+    if not orphans:
+        return []
+    more = ", ..." if len(orphans) > _SHOWN_FILES else ""
+    shown = ", ".join(orphans[:_SHOWN_FILES])
+    return [Finding("note", f"{len(orphans)} uploaded files are in no gallery: {shown}{more}. They may be deleted.")]

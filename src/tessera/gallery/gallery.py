@@ -5,34 +5,42 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.data.boxes import Box
 from tessera.data.images import DEFAULT_LIMITS, Limits
-from tessera.errors import GalleryError, UsageError
-from tessera.gallery.catalog.batch import encode_metadata
+from tessera.errors import GalleryError, TesseraError, UsageError
+from tessera.gallery.catalog.batch import Batch
 from tessera.gallery.catalog.catalog import CATALOG_NAME
 from tessera.gallery.catalog.filters import Where, parse_where
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
 from tessera.gallery.catalog.snapshot import Record, Snapshot
 from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.importing import DescribedImage, store_described
 from tessera.gallery.ingest.indexing import IndexRun, ProgressCallback
+from tessera.gallery.ingest.local_features import fill_local_features
 from tessera.gallery.ingest.plan import Plan
 from tessera.gallery.ingest.rebuilding import ensure_model
-from tessera.gallery.ingest.sources import look_at, resolve_source
+from tessera.gallery.ingest.sources import Source, look_at, resolve_source
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
 from tessera.gallery.search.local_features import LocalFeatureIndex
 from tessera.gallery.search.options import SearchOptions
 from tessera.gallery.search.query import Query, QueryPicture
 from tessera.gallery.search.searcher import Searcher
-from tessera.gallery.store import Store, absolute_engine
+from tessera.gallery.search.stream import stream_answers
+from tessera.gallery.store import LOCAL_NAME, Store, absolute_engine
+
+if TYPE_CHECKING:
+    from tessera.gallery.organise.duplicates import CopyGroup
+    from tessera.gallery.organise.groups import PhotoGroup
 
 __all__ = [
     "CheckReport",
@@ -99,23 +107,61 @@ class Gallery:
         progress: ProgressCallback | None = None,
         ray: str | None = None,
         local: str | None = None,
+        video: bool = False,
     ) -> IndexReport:
         """Add folders, globs, CSV or text lists and single pictures; resumes, and skips what it has.
 
         prune: take out images under the sources whose files are gone. rebuild: make the index anew and, when the model
         is another, every descriptor. metadata: given to each picture that a CSV says nothing of. ray: describe on the
         Ray cluster at this address ("local": on this machine's cores). local: store local features for re-ranking too,
-        by an extractor's name, a local bundle, a system, or `dsm`.
+        by an extractor's name, a local bundle, a system, or `dsm`; of the sources, or with none of the whole gallery.
+        video: take one frame a scene of videos, too; their metadata say which video it was, and the time in seconds.
         """
         if not sources and not rebuild and local is None:
             raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
-        started = time.perf_counter()
         found = [resolve_source(source) for source in sources]
+        return self._index(
+            found,
+            prune=prune,
+            rebuild=rebuild,
+            metadata=metadata,
+            progress=progress,
+            ray=ray,
+            local=local,
+            video=video,
+        )
+
+    def index_file(self, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> IndexReport:
+        """Add exactly one picture, whatever its name ends in: nothing that it holds is taken for a list of others."""
+        blob = to_blob(path)
+        return self._index([Source("file", blob, blob)], metadata=metadata)
+
+    def _index(
+        self,
+        found: Sequence[Source],
+        *,
+        metadata: Mapping[str, Any] | None,
+        prune: bool = False,
+        rebuild: bool = False,
+        progress: ProgressCallback | None = None,
+        ray: str | None = None,
+        local: str | None = None,
+        video: bool = False,
+    ) -> IndexReport:
+        started = time.perf_counter()
         given = None if metadata is None else encode_metadata(metadata)
         with self._store.write():
-            run = IndexRun(self._catalog, self.describer, progress=progress, ray=ray)
+            unreadable: list[Problem] = []
+            if video:
+                from tessera.gallery.ingest.videos import list_frames, without_videos
+
+                lists = list_frames(self.path, found, lambda path, reason: unreadable.append(Problem(path, reason)))
+                found = [*without_videos(found), *(resolve_source(path) for path in lists)]
+            run = IndexRun(self._catalog, self.describer, self._store.local_describer, progress=progress, ray=ray)
             differing = Plan()
             try:
+                if rebuild and prune:
+                    run.look_for_vanished(found, prune=True)  # first: what is gone cannot be described anew
                 switched = ensure_model(self._store, run, differing, rebuild=rebuild)
                 extra = (look_at(file.path, file.metadata) for file in differing)
                 report = run.run(found, metadata=given, prune=prune, extra=extra, retry=rebuild)
@@ -124,11 +170,16 @@ class Gallery:
             self._store.ensure_codec()
             if report.added + report.changed >= _MANY:
                 self.describer.release()  # an index of many is about to be made: not both in memory at once
+            if rebuild:
+                fill_local_features(self._catalog, self._store.local_describer, _told(progress))
             if rebuild and not switched:
-                self._store.engine.rebuild(self._catalog)
-            self._store.engine.refresh(self._catalog, writing=True)
+                self._store.rebuild_indexes()
+            self._store.write_indexes()
             if local is not None:
-                report.local = self._local.index(local, progress)
+                report.local = self._local.index(local, progress, [source.root for source in found])
+        for problem in unreadable:
+            report.passed_over += 1
+            report.add_problem(problem.path, problem.reason)
         report.images = len(self)
         report.seconds = time.perf_counter() - started
         return report
@@ -138,8 +189,10 @@ class Gallery:
         query: Query,
         k: int = 10,
         *,
+        by: str = "auto",
         box: Box | None = None,
         where: Where | None = None,
+        min_probability: float = 0.0,
         expand: str | None = None,
         augment: bool = False,
         rerank: str | None = None,
@@ -148,23 +201,55 @@ class Gallery:
     ) -> SearchResult:
         """The k images most like a picture (path, bytes, PIL image, array), a descriptor or an image's id.
 
+        by: `auto`, descriptor and local features together, verified and with a probability; `global` or `local`, one
+        of them alone. A refiner makes it `global`. min_probability: hits below it are left out.
         box: x0, y0, x1, y1 in pixels of the picture as it is shown. where: conditions on metadata, such as
         "year>=1990" or {"label": "tower"}; all must hold. An id finds itself. expand, rerank: names of
         `tessera.refiners`. What they could not do is noted. augment: score the best hits by their descriptors joined
         with those of their neighbours in the gallery. rerank_timeout_s: stop comparing local features after so many
         seconds; the hits that are left keep their order. limits: what the picture may cost to decode.
         """
-        options = SearchOptions(k, parse_where(where), expand, augment, rerank, rerank_timeout_s)
-        (result,) = self._searcher.search([QueryPicture(query, box, limits)], options)
+        options = SearchOptions(
+            k, by, parse_where(where), expand, augment, rerank, rerank_timeout_s, min_probability=min_probability
+        )
+        return self.search_picture(QueryPicture(query, box, limits), options)
+
+    def search_picture(self, query: QueryPicture, options: SearchOptions) -> SearchResult:
+        """As `search`, for what is prepared and checked already."""
+        (result,) = self._searcher.search([query], options)
         return result
 
-    def search_many(self, queries: Iterable[Query], k: int = 10, *, where: Where | None = None) -> list[SearchResult]:
+    def search_many(
+        self, queries: Iterable[Query], k: int = 10, *, by: str = "auto", where: Where | None = None
+    ) -> list[SearchResult]:
         """Search for many at once: all cores, one pass and one moment of the gallery, for a service or a script.
 
         queries: as `search` takes them; rows of an array Q D are descriptors. Every result has the time of all.
         """
         asked = [QueryPicture(query) for query in queries]
-        return self._searcher.search(asked, SearchOptions(k, parse_where(where))) if asked else []
+        return self._searcher.search(asked, SearchOptions(k, by, parse_where(where))) if asked else []
+
+    def search_stream(
+        self,
+        queries: Iterable[tuple[str, Query | TesseraError]],
+        k: int = 10,
+        *,
+        by: str = "auto",
+        where: Where | None = None,
+        min_probability: float = 0.0,
+        expand: str | None = None,
+        augment: bool = False,
+        rerank: str | None = None,
+    ) -> Iterator[tuple[str, Query | TesseraError, SearchResult | TesseraError]]:
+        """Search for any number of queries, each with a name, as fast as the network describes them.
+
+        Queries are read only a little ahead. Gives, in order, each name, the query and its answer, or the error that
+        says why there is none; the others go on.
+        """
+        options = SearchOptions(k, by, parse_where(where), expand, augment, rerank, min_probability=min_probability)
+        with self._catalog.read() as snapshot:
+            extractor = self._store.open_extractor(snapshot)
+        yield from stream_answers(queries, extractor, lambda asked: self._searcher.search(asked, options))
 
     def describe(self, query: Query, *, box: Box | None = None) -> npt.NDArray[np.float32]:
         """The descriptor, D, that `search` would use."""
@@ -178,13 +263,18 @@ class Gallery:
         """
         with self._store.write():
             stored = store_described(self._store, images)
-            self._store.engine.refresh(self._catalog, writing=True)
+            self._store.write_indexes()
         return stored
 
-    def remove(self, paths: PathOrId | Iterable[PathOrId]) -> int:
+    def writing(self) -> AbstractContextManager[None]:
+        """Be the one writer for a block: whoever keeps files beside the gallery changes them only there."""
+        return self._store.write()
+
+    def remove(self, paths: PathOrId | Iterable[PathOrId], *, ignore: bool = True) -> int:
         """Take images out, by path, by folder or by id; files are not touched. Returns how many images went.
 
-        All or nothing: one that is not in the gallery is an error, and nothing is removed.
+        All or nothing: one that is not in the gallery is an error, and nothing is removed. ignore: the next `index`
+        passes over what was removed, even if it has moved, unless that very picture or folder is named.
         """
         given = [paths] if isinstance(paths, str | os.PathLike | int) else list(paths)
         with self._store.write():
@@ -192,13 +282,69 @@ class Gallery:
                 ids: set[int] = set()
                 for item in given:
                     found = _ids_of(batch, item)
+                    if ignore and found:
+                        _ignore(batch, item, found)
                     if not found:
                         what = f"an image with the id {item}" if isinstance(item, int) else printable(item)
                         raise GalleryError(f"The gallery does not hold {what}. Nothing was removed.")
                     ids.update(found)
                 removed = batch.remove(sorted(ids))
-            self._store.engine.refresh(self._catalog, writing=True)
+            self._store.write_indexes()
         return removed
+
+    def ignore(self, path: str | os.PathLike[str]) -> None:
+        """Let `index` pass over a folder, or a picture, until it is named itself."""
+        with self._store.write(), self._catalog.write() as batch:
+            batch.ignore(to_blob(path), None)
+
+    def unignore(self, path: str | os.PathLike[str]) -> None:
+        """Let `index` take a folder or a picture again."""
+        with self._store.write(), self._catalog.write() as batch:
+            batch.unignore(to_blob(path))
+
+    def duplicates(
+        self, *, where: Where | None = None, progress: Callable[[int, int], None] = lambda *_: None
+    ) -> list[CopyGroup]:
+        """Exact and near copies (resized, recompressed, cropped, turned, framed, written on), in groups.
+
+        Of each group, which picture to keep and why. where: only among images that meet these conditions.
+        """
+        from tessera.gallery.organise.duplicates import find_duplicates
+
+        with self._store.write():
+            return find_duplicates(self._store, self._matching(where), progress)
+
+    def groups(self, *, renew: bool = True, progress: Callable[[int, int], None] = lambda *_: None) -> list[PhotoGroup]:
+        """Photos of the same place or thing, in groups with a cover each, the largest first.
+
+        Only pairs that were never compared are compared now. The groups are kept: `record(id).group_id` says which
+        group an image is in. renew False: the groups as they were found last.
+        """
+        from tessera.gallery.organise.groups import find_groups, read_groups
+
+        if not renew:
+            return read_groups(self._store)
+        with self._store.write():
+            return find_groups(self._store, progress)
+
+    def explain(self, query: Query, image_id: int, *, box: Box | None = None) -> Any:
+        """Why an image of the gallery resembles a query: which tokens look where, and what each pair of them added."""
+        from tessera.explain.explanation import explain_image, pair_up
+
+        with self._catalog.read() as snapshot:
+            extractor = self._store.open_extractor(snapshot)
+            pictures = [QueryPicture(query, box), QueryPicture(image_id)]
+            for picture in pictures:
+                picture.locate(snapshot)
+        return pair_up(*(explain_image(extractor, picture.pixels(extractor.size)) for picture in pictures))
+
+    def _matching(self, where: Where | None) -> list[int] | None:
+        """The ids of the images that meet conditions; None where there are none, which is all."""
+        conditions = parse_where(where)
+        if not conditions:
+            return None
+        with self._catalog.read() as snapshot:
+            return [int(image_id) for image_id in snapshot.matching_ids(conditions)]
 
     def stats(self) -> dict[str, Any]:
         """How many images, of which model, searched how, and what it all takes."""
@@ -206,24 +352,34 @@ class Gallery:
         with self._catalog.read() as snapshot:
             images, contents = snapshot.searchable, snapshot.count_contents()
             stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
-            generation, failed = snapshot.generation, snapshot.count_failed()
+            generation, failed, ignored = snapshot.generation, snapshot.count_failed(), len(snapshot.ignored())
+            local: dict[str, Any] = {"images": 0, "bytes": 0}
+            if snapshot.has_local_features:
+                count, size = snapshot.count_local_features(self._store.local_describer.model.fingerprint)
+                local = {"images": count, "bytes": size, "index": self._store.postings.describe()}
         files = [path for path in self.path.glob(f"{CATALOG_NAME}*") if path.is_file()]
         return {
             "gallery": str(self.path),
             "images": images,
             "failed": failed,
+            "ignored": ignored,
             "copies": images - contents,
             **stored,
             "generation": generation,
             "catalog_bytes": sum(path.stat().st_size for path in files),
+            "local_bytes": sum(path.stat().st_size for path in self.path.glob(f"{LOCAL_NAME}*")),
             "index": self._store.engine.describe(),
+            "local_features": local,
         }
 
-    def check(self, *, repair: bool = False) -> CheckReport:
-        """Look for damage in the catalogue, the index and the files; with repair, put right what can be."""
+    def check(self, *, repair: bool = False, deep: bool = False) -> CheckReport:
+        """Look for damage in the catalogue, the index and the files; with repair, put right what can be.
+
+        deep: read every picture, too, to find those that were changed without their size or time.
+        """
         findings = check_catalog_file(self.path, repair=repair)
         with self._store.write() if repair else contextlib.nullcontext():
-            report = check_gallery(self._store, repair=repair)
+            report = check_gallery(self._store, repair=repair, deep=deep)
         report.findings[:0] = findings
         return report
 
@@ -246,6 +402,12 @@ class Gallery:
         rows = [found[image_id].astype(np.float32) for image_id in wanted]
         return np.stack(rows) if rows else np.empty((0, dim), np.float32)
 
+    def export_descriptors(self, output: str | os.PathLike[str], *, where: Where | None = None) -> int:
+        """Write ids, paths, metadata and descriptors to a .npz, .parquet or .faiss file; how many there were."""
+        from tessera.gallery.exporting import export_descriptors
+
+        return export_descriptors(self, Path(output), where=where)
+
     def record(self, image_id: int) -> Record | None:
         """What the gallery knows of an image, or None."""
         with self._catalog.read() as snapshot:
@@ -262,6 +424,11 @@ class Gallery:
         with self._catalog.read() as snapshot:
             known = snapshot.lookup([blob]).get(blob)
             return None if known is None else snapshot.records([known.id]).get(known.id)
+
+    def holds(self, path: str | os.PathLike[str]) -> bool:
+        """Whether there is an image at a path or below it."""
+        with self._catalog.read() as snapshot:
+            return next(snapshot.stream_under(to_blob(path), searchable=True), None) is not None
 
     def count(self, where: Where | None = None) -> int:
         """How many images meet the conditions."""
@@ -319,7 +486,19 @@ class Gallery:
         return f"Gallery({str(self.path)!r})"
 
 
+def _told(progress: ProgressCallback | None) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(IndexProgress(done, total, 0))
+
+
 def _ids_of(snapshot: Snapshot, item: PathOrId) -> list[int]:
     if isinstance(item, int):
         return [item] if snapshot.records([item]) else []
     return [image_id for image_id, _ in snapshot.stream_under(to_blob(item))]
+
+
+def _ignore(batch: Batch, item: PathOrId, ids: list[int]) -> None:
+    """Write down what was named: a picture with its content, or a folder."""
+    record = batch.records(ids[:1])[ids[0]]
+    path = to_blob(record.path if isinstance(item, int) else item)
+    is_picture = path == to_blob(record.path)
+    batch.ignore(path, bytes.fromhex(record.content_hash) if is_picture and record.content_hash else None)

@@ -9,10 +9,12 @@ from typing import Any, overload
 
 @dataclass(frozen=True)
 class Hit:
-    """One image found. rank: zero-based; score: the inner product of unit descriptors, 1 for the same image.
+    """One image found. rank: zero-based; score: what the hits are ordered by, 1 for the same image.
 
-    inliers: matches that agree geometrically with the query, where local features were compared. width, height: of the
-    upright picture, where they are known.
+    The score is the probability where there is one, else the inner product of unit descriptors. probability: that the
+    image shows the same thing. verified: whether geometry confirms it, with so many inliers; None where local features
+    were not compared. parts: the scores that the probability was worked out from. width, height: of the upright
+    picture, where they are known.
     """
 
     rank: int
@@ -23,6 +25,9 @@ class Hit:
     inliers: int | None = None
     width: int | None = None
     height: int | None = None
+    probability: float | None = None
+    verified: bool | None = None
+    parts: dict[str, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         answer = {
@@ -32,16 +37,36 @@ class Hit:
             "score": self.score,
             "metadata": self.metadata,
         }
-        return answer if self.inliers is None else {**answer, "inliers": self.inliers}
+        more = {
+            "probability": self.probability,
+            "verified": self.verified,
+            "inliers": self.inliers,
+            "parts": self.parts,
+        }
+        return answer | {key: value for key, value in more.items() if value is not None}
 
 
 class SearchResult(Sequence[Hit]):
-    """The hits, best first, and how long it took: `timing_ms` has the keys embed, search and total."""
+    """The hits, best first, and how long it took: `timing_ms` has the keys embed, search and total.
 
-    def __init__(self, hits: Sequence[Hit], timing_ms: dict[str, float], notes: Sequence[str] = ()) -> None:
+    certain: whether the collection surely shows what was asked for; None where nothing was calibrated (by the
+    descriptor alone). turns: by how many quarter turns the query had to be turned to be found.
+    """
+
+    def __init__(
+        self,
+        hits: Sequence[Hit],
+        timing_ms: dict[str, float],
+        notes: Sequence[str] = (),
+        *,
+        certain: bool | None = None,
+        turns: int = 0,
+    ) -> None:
         self.hits = list(hits)
         self.timing_ms = timing_ms
         self.notes = list(notes)
+        self.certain = certain
+        self.turns = turns
 
     @overload
     def __getitem__(self, index: int) -> Hit: ...
@@ -59,8 +84,16 @@ class SearchResult(Sequence[Hit]):
     def __repr__(self) -> str:
         return f"SearchResult({self.hits!r})"
 
+    def _repr_html_(self) -> str:
+        """A strip of pictures, for a notebook."""
+        from tessera.explain.strip import hits_html
+
+        return hits_html(self)
+
     def to_json(self) -> dict[str, Any]:
         answer: dict[str, Any] = {"results": [hit.to_json() for hit in self.hits], "timing_ms": self.timing_ms}
+        if self.certain is not None:
+            answer["certain"] = self.certain
         if self.notes:
             answer["notes"] = self.notes
         return answer
@@ -91,6 +124,7 @@ class IndexReport:
     added: int = 0
     changed: int = 0
     unchanged: int = 0
+    moved: int = 0  # same content, another path, the old file gone: the same image
     reused: int = 0
     redescribed: int = 0  # by another model, in a rebuild
     failed: int = 0
@@ -98,6 +132,10 @@ class IndexReport:
     vanished: int = 0
     pruned: int = 0
     passed_over: int = 0
+    ignored: int = 0  # removed on purpose before
+    remarks: int = 0  # on pictures that were taken all the same
+    metadata_given: int = 0  # pictures that a list or the caller said something of
+    metadata_read: int = 0  # pictures whose files said something of themselves
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
     local: dict[str, Any] | None = None  # what became of the local features, where they were asked for
@@ -108,10 +146,15 @@ class IndexReport:
         if len(self.problems) < self.MAX_PROBLEMS:
             self.problems.append(Problem(path, reason))
 
+    def add_remark(self, path: str, reason: str) -> None:
+        """Something to say of a picture that was taken all the same."""
+        self.remarks += 1
+        self.add_problem(path, reason)
+
     @property
     def found(self) -> int:
         """How many pictures the sources held."""
-        return self.added + self.changed + self.unchanged + self.failed + self.failed_before
+        return self.added + self.changed + self.moved + self.unchanged + self.failed + self.failed_before
 
     def to_json(self) -> dict[str, Any]:
         answer: dict[str, Any] = {
@@ -119,6 +162,7 @@ class IndexReport:
             "found": self.found,
             "added": self.added,
             "changed": self.changed,
+            "moved": self.moved,
             "unchanged": self.unchanged,
             "reused": self.reused,
             "redescribed": self.redescribed,
@@ -127,6 +171,8 @@ class IndexReport:
             "vanished": self.vanished,
             "pruned": self.pruned,
             "passed_over": self.passed_over,
+            "ignored": self.ignored,
+            "metadata": {"given": self.metadata_given, "read": self.metadata_read},
             "seconds": round(self.seconds, 3),
             "problems": [{"path": problem.path, "reason": problem.reason} for problem in self.problems],
         }

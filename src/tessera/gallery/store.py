@@ -4,38 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tessera.errors import (
+    BundleDamagedError,
     GalleryError,
     GalleryLockedError,
     GalleryMismatchError,
     ModelError,
     StorageError,
+    TesseraError,
     UsageError,
     unknown_name,
 )
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import LOCK_NAME, writer_lock
 from tessera.gallery.catalog.paths import printable
+from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished
 from tessera.gallery.catalog.snapshot import Snapshot
 from tessera.gallery.engines.engine import Engine, Shown, open_engine, parse_engine
+from tessera.gallery.engines.postings_index import FOLDER as POSTINGS_FOLDER
+from tessera.gallery.engines.postings_index import PostingsIndex
 from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.ingest.local_features import LocalDescriber
 from tessera.gallery.view import View
 from tessera.models.bundle import DEFAULT_MODEL
-from tessera.storage import storage_error
+from tessera.storage import make_folder, storage_error
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
 
 DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
-_MAKING_S, _BETWEEN_TRIES_S = 2.0, 0.02  # whoever opens a gallery while another process makes it waits so long
+# How long to wait for another process that makes the gallery: on a busy machine, importing FAISS alone takes seconds.
+_MAKING_S, _BETWEEN_TRIES_S = 30.0, 0.02
 LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
-_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", LOCAL_NAME)
+_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", "frames", LOCAL_NAME, POSTINGS_FOLDER)
 
 
 class Store:
@@ -62,14 +71,19 @@ class Store:
         self._in_background = reload == "background"
         self._reloading = threading.Lock()
         self._writing, self._opening = threading.RLock(), threading.RLock()
+        self._is_writing = False
         self._describer = None if self._asked_model is None else self._describe_by(self._asked_model)
         self._engine: Engine | None = None
+        self._postings: PostingsIndex | None = None
         self._open(None if engine is None else absolute_engine(engine), create=create)
 
     def _open(self, engine: str | None, *, create: bool) -> None:
         shown = printable(self.path)
         if self.path.exists() and not self.path.is_dir():
             raise GalleryError(f"{shown} is a file, not a gallery. A gallery is a folder; choose another path with -g.")
+        if repair_is_unfinished(self.catalog.path):
+            with writer_lock(self.path):
+                finish_repair(self.catalog.path)
         if not self.catalog.path.is_file():
             if not create:
                 raise GalleryError(f"There is no gallery at {shown}. Make one with `tessera index PHOTOS -g {shown}`.")
@@ -113,7 +127,7 @@ class Store:
 
     def _make_folder(self, shown: str) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             strange = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(_OWN_NAMES)]
         except OSError as error:
             raise storage_error(error, self.path) from error
@@ -125,9 +139,20 @@ class Store:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[None]:
-        """Be the one writer: threads of this process wait for each other, another process's writing is an error."""
-        with self._writing, writer_lock(self.path):
-            yield
+        """Be the one writer: threads of this process wait for each other, another process's writing is an error.
+
+        Within such a block the same thread may write again: several calls are then one writer's work.
+        """
+        with self._writing:
+            if self._is_writing:
+                yield
+                return
+            with writer_lock(self.path):
+                self._is_writing = True
+                try:
+                    yield
+                finally:
+                    self._is_writing = False
 
     @property
     def engine(self) -> Engine:
@@ -168,6 +193,10 @@ class Store:
             return
         with self.catalog.write() as batch:
             batch.set("codec", self._asked_codec)
+        self.forget_engine()
+
+    def forget_engine(self) -> None:
+        """Open the engine anew when it is needed next, by the settings as they are then."""
         with self._opening:
             if self._engine is not None:
                 self._engine.close()
@@ -184,7 +213,7 @@ class Store:
         with self._pin(engine) as (snapshot, shown):
             if snapshot.searchable == 0 or shown is None:
                 raise self._empty(snapshot.count_failed())
-            yield View(snapshot, shown.index, shown.generation, shown.fingerprint, int(snapshot.setting("dim")))
+            yield View(snapshot, shown, int(snapshot.setting("dim")))
         self._save(engine)
 
     @contextlib.contextmanager
@@ -207,7 +236,13 @@ class Store:
             if shown.generation != self.catalog.generation():
                 self._reload(engine)
             return
+        self._catch_up(engine)
+
+    def _catch_up(self, engine: Engine) -> None:
         engine.refresh(self.catalog)
+        with self.catalog.read() as snapshot:
+            if snapshot.has_local_features:
+                self.postings.refresh(snapshot)
         self._save(engine)
 
     def _reload(self, engine: Engine) -> None:
@@ -215,8 +250,7 @@ class Store:
 
         def catch_up() -> None:
             try:
-                engine.refresh(self.catalog)
-                self._save(engine)
+                self._catch_up(engine)
             finally:
                 self._reloading.release()
 
@@ -228,7 +262,7 @@ class Store:
         if engine.worth_saving and self._writing.acquire(blocking=False):
             try:
                 with contextlib.suppress(GalleryLockedError, StorageError), writer_lock(self.path):
-                    engine.refresh(self.catalog, writing=True)
+                    self.write_indexes()
             finally:
                 self._writing.release()
 
@@ -238,6 +272,36 @@ class Store:
             f"The gallery {printable(self.path)} is empty{unread}. "
             "Add pictures with `tessera index PHOTOS`, then search again."
         )
+
+    @cached_property
+    def local_describer(self) -> LocalDescriber:
+        """What makes the local features of pictures; opened when it is needed."""
+        return LocalDescriber()
+
+    @property
+    def postings(self) -> PostingsIndex:
+        with self._opening:
+            if self._postings is None:
+                model = self.local_describer.model
+                self._postings = PostingsIndex(self.path, model.num_words, model.fingerprint)
+            return self._postings
+
+    def refresh_postings(self, snapshot: Snapshot) -> None:
+        """Let the inverted file catch up with a search's view; in the background, where it has something already."""
+        postings = self.postings
+        if self._in_background and postings.shows_model_of(snapshot):
+            return  # `refresh`, which follows every change, brings it up to date
+        postings.refresh(snapshot)
+
+    def write_indexes(self) -> None:
+        """Bring what is derived from the catalogue up to date on disk, by the one writer."""
+        self.engine.refresh(self.catalog, writing=True)
+        self.postings.save(self.catalog)
+
+    def rebuild_indexes(self) -> None:
+        """Make everything that is derived from the catalogue anew, by the one writer."""
+        self.engine.rebuild(self.catalog)
+        self.postings.rebuild(self.catalog)
 
     @property
     def describer(self) -> Describer:
@@ -254,6 +318,8 @@ class Store:
             if self._describer is None or self._describer.model != model:
                 try:
                     self._describer = self._describe_by(model)
+                except BundleDamagedError:
+                    raise
                 except ModelError as error:
                     raise ModelError(
                         f"{error} {printable(self.path)} was made with it; if it was moved, "
@@ -294,6 +360,22 @@ class Store:
                 self._engine.close()
                 self._engine = None
             self.catalog.close()
+
+
+def discard_empty(path: Path) -> None:
+    """Take away a gallery that holds nothing, and its folder if that is empty then: what a failed run has made."""
+    catalog = Catalog(path / CATALOG_NAME)
+    with contextlib.suppress(TesseraError, OSError), writer_lock(path):
+        try:
+            with catalog.read() as snapshot:
+                holds_something = snapshot.last_id() > 0 or bool(snapshot.ignored())
+        finally:
+            catalog.close()
+        if not holds_something:
+            for entry in path.iterdir():
+                if entry.name.startswith(_OWN_NAMES):
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            path.rmdir()
 
 
 def absolute_engine(name: str) -> str:

@@ -8,27 +8,29 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.gallery.catalog.snapshot import Ids, Snapshot
-from tessera.gallery.engines.engine import Index
+from tessera.gallery.engines.engine import Index, Shown
 
 
 @dataclass(frozen=True)
 class View:
     """Pinned by `Store.pin` for the length of a search, whatever others write meanwhile.
 
-    generation: of the index; older than the snapshot where a service answers before it has caught up. fingerprint: of
-    the model whose descriptors both hold, dim numbers each.
+    shown: the index, of the snapshot's moment; of an earlier one where a service answers before it has caught up. Both
+    hold descriptors of one model, dim numbers each.
     """
 
     snapshot: Snapshot
-    index: Index
-    generation: int
-    fingerprint: str
+    shown: Shown
     dim: int
 
     @property
+    def index(self) -> Index:
+        return self.shown.index
+
+    @property
     def is_current(self) -> bool:
-        """Whether every id that the index holds should be in the snapshot."""
-        return self.generation == self.snapshot.generation
+        """Whether the index was pinned at the snapshot's own moment."""
+        return self.shown.generation == self.snapshot.generation
 
     def descriptors(self, ids: Ids) -> npt.NDArray[np.float32]:
         """Stored descriptors K D; zeros for an image that was removed a moment ago."""

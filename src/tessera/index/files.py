@@ -6,6 +6,7 @@ does not name are removed afterwards; a reader that had them mapped goes on read
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import mmap
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import IndexingError
-from tessera.storage import atomic_path, hash_file, write_atomically
+from tessera.storage import atomic_path, hash_file, make_folder, write_atomically
 
 MANIFEST = "manifest.json"
 FORMAT = 3
@@ -30,7 +31,7 @@ Entry = dict[str, Any]
 
 def write_array(folder: Path, key: str, array: npt.NDArray[Any]) -> Entry:
     """Write one array under its content's name, unless it is there; its entry for the manifest."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     content = hashlib.sha256()
     for chunk in _chunks(array):
@@ -94,7 +95,8 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     named = {entry["name"] for entry in manifest["files"].values()}
     for path in folder.glob("*.bin"):
         if path.name not in named:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # one that cannot be removed is tried again by the next
+                path.unlink(missing_ok=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

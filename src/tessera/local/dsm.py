@@ -45,7 +45,7 @@ class DsmConfig:
     are tried, drawn by `seed`. max_zoom, max_turn (radians): between the two images.
 
     min_inliers: places that must agree. The bound is above the best of the strangers among validation landmarks
-    (docs/local.md).
+    (results/local.md).
     """
 
     side: int = 384

@@ -30,7 +30,7 @@ class KernelConfig:
     """The defaults are HOW's: signs, five words a query feature, alpha 3, threshold 0, no idf.
 
     effort: 0 finds the nearest words exactly, as the published package; 32 is five times faster with 65,536 words and
-    misses a few (docs/local.md has figures).
+    misses a few (docs/systems.md has figures).
     """
 
     binary: bool = True

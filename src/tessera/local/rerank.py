@@ -26,7 +26,7 @@ SIZE = 1024  # longer side of the images that features are taken from; never enl
 
 # For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Cosines of sift
 # and xfeat were fitted on train landmarks, the inliers of sift and of networks on validation landmarks, those of xfeat
-# and lightglue on painted scenes (docs/local.md, scripts/local/calibrate_matches.py); the others were not measured. A
+# and lightglue on painted scenes (results/local.md); the others were not measured. A
 # network's features have a range of their own, so all are believed; they lie at the centres of cells and cannot agree
 # to a few pixels, so half a cell is allowed; those within a cell of the edge are left out, since padding makes them
 # alike in every picture.

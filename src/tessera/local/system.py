@@ -29,6 +29,7 @@ from tessera.refiners import RERANKERS
 from tessera.storage import hash_file, write_atomically
 
 FILE_NAME = "system.json"
+PACKAGED_DIR = Path(__file__).parent.parent / "systems"
 _FEATURES_A_WORD = 40  # more change the words little
 _LEAST_FEATURES = 10_000  # VLAD's few words must not come from a handful of images
 
@@ -118,11 +119,12 @@ class System:
 
 
 def system_file(path: str | Path) -> Path | None:
-    """The file of a system, or None where the path is none (a bundle, a packaged model's name)."""
+    """The file of a system, by its path or a packaged one's name; None where it is none (a bundle, a model's name)."""
     given = Path(path)
     if given.is_file() and given.suffix in (".json", ".toml"):
         return given
-    return given / FILE_NAME if (given / FILE_NAME).is_file() else None
+    folders = [given, PACKAGED_DIR / given] if len(given.parts) == 1 else [given]
+    return next((folder / FILE_NAME for folder in folders if (folder / FILE_NAME).is_file()), None)
 
 
 def read_config(path: Path) -> SystemConfig:

@@ -24,6 +24,7 @@ from tessera.errors import ConfigError, MissingExtraError, ModelError
 from tessera.models.backbones import check_keys, read_state
 from tessera.models.bundle import POSITION_CONTRIBUTIONS, Bundle, ModelCard
 from tessera.models.network import Network
+from tessera.models.onnx_library import import_onnxruntime
 from tessera.models.preprocessing import Preprocessing
 from tessera.models.registry import MODELS
 from tessera.storage import atomic_path
@@ -248,7 +249,7 @@ def check_graph(
 
     Descriptors are compared as they are, other outputs relative to their largest value.
     """
-    import onnxruntime
+    onnxruntime = import_onnxruntime()
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

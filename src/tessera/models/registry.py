@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.models.compared_systems import SYSTEMS
 from tessera.models.entry import ModelEntry
+from tessera.models.families import FOUNDATIONS
 from tessera.registry import Registry
 
 if TYPE_CHECKING:
@@ -93,5 +94,5 @@ _TOKEN_NETWORKS = (
 )
 
 MODELS: Registry[ModelEntry] = Registry("model")
-for _entry in (*_TOKEN_NETWORKS, *SYSTEMS):
+for _entry in (*_TOKEN_NETWORKS, *SYSTEMS, *FOUNDATIONS):
     MODELS.add(_entry.name, _entry)

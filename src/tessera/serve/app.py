@@ -11,8 +11,9 @@ from fastapi import FastAPI, HTTPException, Response
 from tessera import __version__
 from tessera.extract.runtime import default_threads
 from tessera.serve import openapi, problems
+from tessera.serve.access import Sessions
 from tessera.serve.metrics import Metrics
-from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts
+from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts, UnderPrefix
 from tessera.serve.routes import api
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
@@ -49,6 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.settings = settings
     app.state.service = service
+    app.state.sessions = Sessions()
     app.state.metrics = metrics = Metrics()
     app.state.in_flight = in_flight = InFlight()
 
@@ -60,6 +62,7 @@ def create_app(settings: Settings) -> FastAPI:
     @app.get("/", include_in_schema=False)
     @app.get("/{name}", include_in_schema=False)
     async def page(name: str = "index.html") -> Response:
+        name = "docs.html" if name == "docs" else name
         if name not in PAGE_FILES:
             raise HTTPException(404)
         file = PAGE_FILES[name]
@@ -71,4 +74,5 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_middleware(RefuseHosts, own=settings.host)
     app.add_middleware(Observe, metrics=metrics)
     app.add_middleware(AnswerHead)
+    app.add_middleware(UnderPrefix, prefix=settings.root_path)
     return app

@@ -28,10 +28,11 @@ class JsonLines(logging.Formatter):
         return json.dumps({key: value for key, value in line.items() if value is not None}, default=str)
 
 
-def log_to_stderr() -> None:
-    """Send messages to stderr: Tessera's, the server's own, and warnings of every library."""
+def log_to_stderr(level: str = "info") -> None:
+    """Send messages to stderr: Tessera's from this level on, the server's own, and warnings of every library."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.getLogger().handlers = [handler]
-    logging.getLogger("tessera").setLevel(logging.INFO)
+    logging.getLogger("tessera").handlers = []  # those of a command, which are no JSON
+    logging.getLogger("tessera").setLevel(level.upper())
     logging.captureWarnings(True)

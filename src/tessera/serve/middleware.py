@@ -21,6 +21,7 @@ from tessera.serve.metrics import Metrics
 from tessera.serve.problems import problem_response
 
 log = logging.getLogger("tessera.serve.access")
+faults = logging.getLogger("tessera.serve")
 
 _SANE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
@@ -52,6 +53,20 @@ class AnswerHead:
         return await self.app({**scope, "method": "GET"}, receive, send_head)
 
 
+class UnderPrefix:
+    """Serve the same addresses under a prefix, whether a proxy has taken it off a request's path or left it."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self.app = app
+        self.prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.prefix and scope["type"] == "http":
+            kept = f"{scope['path']}/".startswith(f"{self.prefix}/")
+            scope = {**scope, "root_path": self.prefix, "path": scope["path"] if kept else self.prefix + scope["path"]}
+        await self.app(scope, receive, send)
+
+
 class Observe:
     """Give each request an id, write one structured line about it, count it."""
 
@@ -79,6 +94,13 @@ class Observe:
 
         try:
             await self.app(scope, receive, send_marked)
+        except Exception as error:  # here and not outside, so that this answer, too, has its id and its headers
+            faults.error("fault", exc_info=error)
+            if status:
+                raise
+            await problem_response(500, "The service could not answer this. Its log says why.")(
+                scope, receive, send_marked
+            )
         finally:
             seconds = time.perf_counter() - started
             # The route's pattern and a known method, never what was sent: ten thousand wrong addresses must not become
@@ -143,7 +165,7 @@ class LimitInFlight:
         self.prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(self.prefix):
+        if scope["type"] != "http" or not _path_below_root(scope).startswith(self.prefix):
             return await self.app(scope, receive, send)
         counts, kind = self.gauge.counts, "without" if scope["method"] in _BODILESS else "with a body"
         if counts[kind] >= self.limit:
@@ -172,6 +194,11 @@ class LimitInFlight:
             await self.app(scope, receive, send_counted)
         finally:
             give_back()
+
+
+def _path_below_root(scope: Scope) -> str:
+    """The address as the routes know it, without the prefix of `UnderPrefix`."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 class _BodyRefusedError(Exception):

@@ -33,7 +33,7 @@ TAGS = [
 ]
 KEYS = {
     "key": {"type": "http", "scheme": "bearer", "description": "The service's key, if it was started with one."},
-    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "The key, as the page keeps it."},
+    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "A session, as the page keeps it."},
     "writer_key": {"type": "http", "scheme": "bearer", "description": "The key of those who add and remove."},
 }
 OPEN = {"/health", "/ready", "/api/session"}

@@ -118,8 +118,3 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ClientDisconnect)
     async def answer_nobody(request: Request, error: ClientDisconnect) -> JSONResponse:
         return problem_response(400, "The request ended before its body was complete.")
-
-    @app.exception_handler(Exception)
-    async def answer_fault(request: Request, error: Exception) -> JSONResponse:
-        log.exception("fault", exc_info=error)
-        return problem_response(500, "The service could not answer this. Its log says why.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ def search_options(given: schemas.SearchOptions, settings: Settings) -> dict[str
         raise UsageError(f"k is at most {settings.max_k} here, not {given.k}.")
     return {
         "k": given.k,
+        "by": given.by,
+        "min_probability": given.min_probability,
         "box": optional_box(given.box),
         "where": given.where,
         "expand": given.expand,
@@ -138,15 +141,16 @@ async def search_by_image(
     image_id: ImageId,
     query: Annotated[schemas.SearchOptions, Query()],
 ) -> Any:
-    """The same for a picture that the gallery has. Without a box or re-ranking nothing is read or described: quick."""
+    """The same for a picture that the gallery has. `by=global` without a box or re-ranking reads nothing: quick."""
     at = Serving.of(request)
     options = search_options(query, at.settings)
-    if query.box or query.rerank:
+    by_parts = query.by != "global" and not query.expand
+    if query.box or query.rerank or by_parts:
         answer = await at.run_network(at.service.search, image_id, **options)
     elif query.expand:
         answer = await at.pools.run("search", at.service.search, image_id, **options)
     else:
-        # Most are of this kind. The stored descriptor is the query, so those that wait are searched for together.
+        # The stored descriptor is the query, so those that wait are searched for together.
         where = tuple(query.where or ())
         answer = await at.pools.run_together("search", at.service.search_ids, image_id, k=query.k, where=where)
     # A response of its own, since checking what the service made against the schema takes as long as the search.
@@ -255,6 +259,24 @@ async def facets(request: Request) -> Any:
 async def refiners(request: Request) -> Any:
     """Expansions and re-rankings, and which of them this service can do."""
     return {"refiners": [entry.to_json() for entry in all_refiners()]}
+
+
+@api.get(
+    "/code",
+    tags=["gallery"],
+    response_class=Response,
+    responses=VALUES | {200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
+    summary="A link as a QR code",
+)
+async def code(
+    text: Annotated[str, Query(min_length=1, max_length=1000, description="What the code is to say.")],
+) -> Response:
+    """For the page: so that a phone can open what is on the screen."""
+    import segno
+
+    drawing = io.BytesIO()
+    segno.make_qr(text, error="l").save(drawing, kind="svg", scale=8, light="#fff", xmldecl=False)
+    return Response(drawing.getvalue(), media_type="image/svg+xml")
 
 
 @api.get("/stats", response_model=schemas.Stats, tags=["gallery"], summary="What the gallery holds")

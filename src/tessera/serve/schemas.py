@@ -39,6 +39,12 @@ class Boxed(BaseModel):
 
 class SearchOptions(Boxed):
     k: int = Field(10, ge=1, description="How many results; at most 200, unless the service was started otherwise.")
+    by: Literal["auto", "global", "local"] = Field(
+        "auto",
+        description="Descriptor and local features together, verified by geometry, with a probability; or one of them "
+        "alone. `expand` and `rerank` follow a search by the descriptor.",
+    )
+    min_probability: float = Field(0.0, ge=0, le=1, description="Leave out hits that are less probable than this.")
     where: list[Filter] | None = Field(None, description=WHERE, max_length=MAX_FILTERS)
     expand: Expansion | None = Field(
         None, description="Search again with the best hits. " + describe_choices(EXPANSIONS)
@@ -80,11 +86,14 @@ class Image(BaseModel):
 class Result(Image):
     """A picture that was found."""
 
-    model_config = _like(rank=0, score=0.83, inliers=None, **_IMAGE)
+    model_config = _like(rank=0, score=0.97, probability=0.97, verified=True, inliers=61, **_IMAGE)
     rank: int = Field(description="From 0, best first.")
     score: float = Field(
-        description="Cosine similarity, 1 for equal pictures; `expand` and `rerank=global` have scales of their own."
+        description="The probability where there is one, else the cosine similarity, 1 for equal pictures; `expand` "
+        "and `rerank=global` have scales of their own."
     )
+    probability: float | None = Field(None, description="That it shows the same thing; null by descriptors alone.")
+    verified: bool | None = Field(None, description="Whether geometry confirms it; null by descriptors alone.")
     inliers: int | None = Field(None, description="Local features that agree with the query, where they were compared.")
 
 
@@ -102,6 +111,7 @@ class SearchAnswer(BaseModel):
 
     results: list[Result]
     timing_ms: Timing
+    certain: bool | None = Field(None, description="Whether the gallery surely shows this; null where it is not known.")
     note: str = Field("", description="What the service did otherwise than asked, if anything.")
 
 
@@ -185,6 +195,17 @@ class TokenPair(BaseModel):
     contribution: float
 
 
+class Matches(BaseModel):
+    """Places that both pictures show."""
+
+    model_config = _like(verified=True, inliers=31, points=[[0.2, 0.31, 0.4, 0.28]])
+    verified: bool = Field(description="Whether more of them agree on one movement than chance gives.")
+    inliers: int = Field(description="How many agree.")
+    points: list[list[float]] = Field(
+        description="x, y in the query and x, y in the other, in fractions of the whole pictures; at most 150."
+    )
+
+
 class Explanation(BaseModel):
     """Why two pictures are similar: the matrix sums to the score."""
 
@@ -200,6 +221,7 @@ class Explanation(BaseModel):
             "tokens": [_TOKEN],
         },
         other={"method": "tokens", "note": "maps of the visual tokens", "crop": None, "tokens": [_TOKEN]},
+        matches={"verified": True, "inliers": 31, "points": [[0.2, 0.31, 0.4, 0.28]]},
     )
     score: float = Field(description="Cosine similarity of the two.")
     matrix: list[list[float]] = Field(description="Rows: the query's tokens; columns: the other's; last: constant.")
@@ -207,15 +229,24 @@ class Explanation(BaseModel):
     strongest_token: int = Field(description="The other picture's token that did most for the score.")
     query: Side
     other: Side
+    matches: Matches | None = Field(description="Null where the service was installed without local features.")
 
 
 class Stats(BaseModel):
     """What the gallery holds."""
 
     model_config = _like(
-        gallery="photos.tessera", images=5120, failed=2, model="lite", codec="auto", dim=1024, generation=53
+        gallery="photos.tessera",
+        writable=False,
+        images=5120,
+        failed=2,
+        model="lite",
+        codec="auto",
+        dim=1024,
+        generation=53,
     )
     gallery: str = Field(description="The gallery's name.")
+    writable: bool = Field(description="Whether pictures can be added and removed, with the writer's key.")
     images: int = Field(description="Pictures that can be found.")
     failed: int = Field(description="Files that could not be read.")
     model: str | None = Field(description="The network that describes pictures.")

@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +16,24 @@ import numpy as np
 from tessera.data.images import Box, Limits, Photo, read_photo
 from tessera.errors import GalleryError, ImageError, TesseraError, UsageError
 from tessera.serve import uploads
+from tessera.serve.decoders import DecoderPool
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
 from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
-from tessera.serve.why import Explainer
+from tessera.serve.why import Explainer, Matcher
 from tessera.storage import write_atomically
 
 if TYPE_CHECKING:
     from tessera.gallery.catalog.snapshot import Record
     from tessera.gallery.gallery import Gallery
-    from tessera.gallery.results import Hit, SearchResult
+    from tessera.gallery.ingest.watching import Watcher
+    from tessera.gallery.results import Hit, IndexReport, SearchResult
 
 log = logging.getLogger("tessera.serve")
 
 POLL_S = 1.0
 FACET_VALUES = 200
+MATCHED_SIDE = 1024  # pixels of the longer side that matches are looked for at
 EMPTY_NOTE = "This gallery is empty. Index pictures into it with `tessera index`."
 Query = bytes | int  # an uploaded picture, or the id of one in the gallery
 
@@ -47,8 +51,11 @@ class GalleryService:
         self._failure: str | None = None  # why the gallery could not be opened or followed when last tried
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
+        self._watcher: Watcher | None = None
         self._thumbnails = ByteCache()
         self._explainer = Explainer()
+        self._matcher = Matcher()
+        self._decoders = DecoderPool(self.limits, timeout_s=settings.decode_timeout_s)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -57,10 +64,12 @@ class GalleryService:
 
     def stop(self) -> None:
         self._stopping.set()
+        self._stop_watching()
         self._thread.join(timeout=10)
         for gallery in (self._gallery, self._retired):
             if gallery is not None:
                 gallery.close()
+        self._decoders.close()
 
     @property
     def is_ready(self) -> bool:
@@ -88,6 +97,7 @@ class GalleryService:
                     fresh = self._open()
                     self._opened = self._catalogue()
                     self._retired, self._gallery = self._gallery, fresh
+                    self._start_watching(fresh)
                 else:
                     self._gallery.refresh()
                 self._failure = None
@@ -121,6 +131,7 @@ class GalleryService:
         )
         try:
             count = len(gallery)
+            self._decoders.warm()
             self._opening = f"The gallery has {count:,} pictures; the network that describes them is being opened."
             gallery.describer.extractor.describe(np.zeros((64, 64, 3), np.uint8))  # its first run is its slowest
             self._opening = f"The index of {count:,} pictures is being loaded; it is made first where there is none."
@@ -130,6 +141,19 @@ class GalleryService:
             raise
         return gallery
 
+    def _start_watching(self, gallery: Gallery) -> None:
+        """Follow the folders that the service was given, in a thread of its own: searches go on meanwhile."""
+        from tessera.gallery.ingest.watching import Watcher
+
+        self._stop_watching()
+        if self.settings.watch:
+            self._watcher = Watcher(gallery, self.settings.watch, say=log.warning, told=_log_report)
+            threading.Thread(target=self._watcher.run, name="watch-folders", daemon=True).start()
+
+    def _stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop.set()
+
     # -- searching ---------------------------------------------------------------------------------------------------
 
     def search(
@@ -137,6 +161,8 @@ class GalleryService:
         query: Query,
         *,
         k: int,
+        by: str = "auto",
+        min_probability: float = 0.0,
         box: Box | None = None,
         where: list[str] | None = None,
         expand: str | None = None,
@@ -148,6 +174,8 @@ class GalleryService:
             result = self.gallery.search(
                 query,
                 k,
+                by=by,
+                min_probability=min_probability,
                 box=box,
                 where=where or None,
                 expand=expand,
@@ -166,21 +194,26 @@ class GalleryService:
         return self._answer(result)
 
     def search_ids(self, ids: list[int], *, k: int, where: tuple[str, ...]) -> list[dict[str, Any] | Exception]:
-        """Searches by several pictures of the gallery, made as one; for each its answer, or why there is none."""
+        """Searches by descriptors of several pictures of the gallery, made as one; for each its answer, or why not."""
         if len(ids) > 1:
             with contextlib.suppress(TesseraError):  # an id that is unknown must not spoil the others: each by itself
-                return [self._answer(result) for result in self.gallery.search_many(ids, k, where=where or None)]
+                return [
+                    self._answer(result)
+                    for result in self.gallery.search_many(ids, k, by="global", where=where or None)
+                ]
         answers: list[dict[str, Any] | Exception] = []
         for image_id in ids:
             try:
-                answers.append(self.search(image_id, k=k, where=list(where)))
+                answers.append(self.search(image_id, k=k, by="global", where=list(where)))
             except (TesseraError, ProblemError) as error:
                 answers.append(error)
         return answers
 
     def _answer(self, result: SearchResult) -> dict[str, Any]:
-        results = [{"rank": hit.rank, "score": hit.score, "inliers": hit.inliers, **self._image(hit)} for hit in result]
-        return {"results": results, "timing_ms": result.timing_ms, "note": " ".join(result.notes)}
+        shown = ("rank", "score", "probability", "verified", "inliers")
+        results = [{key: getattr(hit, key) for key in shown} | self._image(hit) for hit in result]
+        said = {"timing_ms": result.timing_ms, "certain": result.certain, "note": " ".join(result.notes)}
+        return {"results": results, **said}
 
     def browse(self, *, after: int, limit: int, where: list[str]) -> dict[str, Any]:
         records = self.gallery.images(after_id=after, limit=limit, where=where or None)
@@ -196,7 +229,13 @@ class GalleryService:
     def stats(self) -> dict[str, Any]:
         stats = self.gallery.stats()
         kept = ("images", "failed", "model", "codec", "dim", "generation")
-        return {"gallery": self.settings.gallery_path.name, **{key: stats[key] for key in kept}}
+        model = stats["model"] and Path(stats["model"]).name  # a bundle's folder is nobody's business
+        return {
+            "gallery": self.settings.gallery_path.name,
+            "writable": self.settings.writer_key is not None,
+            **{key: stats[key] for key in kept},
+            "model": model,
+        }
 
     # -- pictures ----------------------------------------------------------------------------------------------------
 
@@ -228,7 +267,7 @@ class GalleryService:
     def _photo(self, query: Query, size: int, box: Box | None = None) -> Photo:
         """An uploaded picture, or one of the gallery, of which no message may name the file."""
         if not isinstance(query, int):
-            return read_photo(query, size=size, box=box, limits=self.limits)
+            return self._decoders.read_photo(query, size=size, box=box)
         try:
             return read_photo(Path(self.record(query).path), size=size, box=box, limits=self.limits)
         except ImageError as error:
@@ -254,29 +293,45 @@ class GalleryService:
     def explain(self, query: Query, box: Box | None, other_id: int) -> dict[str, Any]:
         extractor = self.gallery.describer.extractor  # one for both, whatever another process does meanwhile
         other = self._photo(other_id, extractor.size)
-        return self._explainer.explain(extractor, self._photo(query, extractor.size, box), box, other)
+        answer = self._explainer.explain(extractor, self._photo(query, extractor.size, box), box, other)
+        asked, found = self._photo(query, MATCHED_SIDE, box), self._photo(other_id, MATCHED_SIDE)
+        return {**answer, "matches": self._matcher.match(asked, box, found)}
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def add(self, name: str, content: bytes, metadata: dict[str, str]) -> dict[str, Any]:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
-        read_photo(content, size=64, limits=self.limits)  # refuse what is no picture before anything is written
-        self._require_catalogue()
-        target = uploads.place_for(content, name, self.settings.gallery_path)
-        try:
-            write_atomically(target, content)
-            self.gallery.index(target, metadata=metadata or None)
-        finally:
-            record = self.gallery.find(target)
-            if record is None:  # another process is writing, say: who adds it again will send it again
-                uploads.discard(target)
+        # Refuse what is none before anything is written; what could be decoded there at this size can be here.
+        photo = self._photo(content, self.gallery.describer.extractor.size)
+        with self._writing():
+            target = uploads.place_for(content, name, photo.suffix, self.settings.gallery_path)
+            try:
+                write_atomically(target, content)
+                self.gallery.index_file(target, metadata=metadata or None)
+            finally:
+                record = self.gallery.find(target)
+                if record is None:
+                    uploads.discard(target)
         if record is None or record.state != "ok":
             raise UsageError("The picture could not be indexed.")
         return self._image(record)
 
     def remove(self, image_id: int) -> None:
-        path = Path(self.record(image_id).path)
+        with self._writing():
+            path = Path(self.record(image_id).path)
+            self.gallery.remove(image_id)
+            if path.is_relative_to(self.settings.gallery_path / uploads.FOLDER):
+                uploads.discard(path)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The gallery's one writer, files of uploads included: another service must not discard what this one keeps."""
         self._require_catalogue()
-        self.gallery.remove(image_id)
-        if path.is_relative_to(self.settings.gallery_path / uploads.FOLDER):
-            uploads.discard(path)
+        with self.gallery.writing():
+            self._require_catalogue()
+            yield
+
+
+def _log_report(report: IndexReport) -> None:
+    counts = {"added": report.added, "changed": report.changed, "moved": report.moved, "removed": report.pruned}
+    log.info("watched folders: %s", ", ".join(f"{count} {what}" for what, count in counts.items() if count))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,12 @@ class Settings:
     max_k: int = 200
     timeout_s: float = 30.0
     body_timeout_s: float = 20.0
+    decode_timeout_s: float = 10.0  # of an uploaded picture
     max_in_flight: int = 64
+    root_path: str = ""  # the prefix that a proxy puts before every address
     device: str = "auto"
     threads: int | None = None
+    watch: tuple[Path, ...] = ()  # folders whose pictures the gallery follows
 
     def __post_init__(self) -> None:
         if not self.is_loopback and not self.key:
@@ -38,6 +42,10 @@ class Settings:
             )
         if not 0 <= self.port < 65536:
             raise UsageError(f"port {self.port} does not exist: give one from 0 to 65535.")
+        if self.root_path and not re.fullmatch(r"(/[\w.~-]+)+", self.root_path, re.ASCII):
+            raise UsageError(
+                f"The root path {self.root_path!r} is no prefix of addresses: write it as /photos, no / at its end."
+            )
 
     @property
     def is_loopback(self) -> bool:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from tessera.serve import schemas
-from tessera.serve.access import COOKIE, matches, require_reader
+from tessera.serve.access import COOKIE, SESSION_S, require_reader, role_of_key
 from tessera.serve.metrics import CONTENT_TYPE
 from tessera.serve.openapi import problems
 from tessera.serve.problems import ProblemError
@@ -56,12 +56,21 @@ async def metrics(request: Request) -> PlainTextResponse:
 )
 async def open_session(request: Request, session: schemas.Session) -> Response:
     """For the page: pictures on it cannot send headers. Scripts cannot read the cookie."""
-    settings = request.app.state.settings
-    if settings.key is not None and not (
-        matches(session.key, settings.key) or matches(session.key, settings.writer_key)
-    ):
+    state = request.app.state
+    role = role_of_key(session.key, state.settings)
+    if role is None and state.settings.key is not None:
         raise ProblemError(401, "That key is not accepted.", {"WWW-Authenticate": "Bearer"})
     response = Response(status_code=204)
-    if session.key.isascii() and session.key.isprintable():
-        response.set_cookie(COOKIE, session.key, httponly=True, samesite="strict", max_age=30 * 86400)
+    if role is not None:
+        is_secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+        cookie = state.sessions.open(role)
+        response.set_cookie(
+            COOKIE,
+            cookie,
+            SESSION_S,
+            path=state.settings.root_path or "/",
+            httponly=True,
+            samesite="strict",
+            secure=is_secure,
+        )
     return response

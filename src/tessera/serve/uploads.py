@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from pathlib import Path, PurePath
 
 FOLDER = "uploads"
+log = logging.getLogger("tessera.serve")
 
 
-def place_for(content: bytes, name: str, gallery_path: Path) -> Path:
-    """The file for this content: the one it has already, whatever its name was then, or a new one."""
+def place_for(content: bytes, name: str, suffix: str, gallery_path: Path) -> Path:
+    """The file for this content: the one it has already, whatever its name was then, or a new one.
+
+    suffix: of the format that the content has. The name's own says what somebody wants it to be taken for.
+    """
     folder = gallery_path / FOLDER / hashlib.sha256(content).hexdigest()[:16]
-    return next(folder.glob("[!.]*"), folder / _safe_name(name))
+    return next(folder.glob("[!.]*"), folder / f"{PurePath(_safe_name(name)).stem}{suffix}")
 
 
 def discard(path: Path) -> None:
-    """Take an added file away, and the folder that was made for it."""
-    path.unlink(missing_ok=True)
+    """Take an added file away, and the folder that was made for it; `check --deep` lists one that could not be."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s is in no gallery, and stays: %s", path, error)
     with contextlib.suppress(OSError):
         path.parent.rmdir()
 

@@ -14,11 +14,14 @@ from tessera.data.boxes import Box, clip_box
 from tessera.data.images import Photo
 from tessera.explain.attention_regions import light_of
 from tessera.explain.explanation import ImageExplanation, explain_image, pair_up
+from tessera.refiners import RERANKERS
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
+    from tessera.local.rerank import Reranker
 
 KEPT = 8  # some 15 MB each at 1024 pixels
+SHOWN = 150  # matches; more hide the pictures
 
 
 class Explainer:
@@ -29,7 +32,7 @@ class Explainer:
         self._lock = threading.Lock()
 
     def explain(self, extractor: Extractor, query: Photo, box: Box | None, other: Photo) -> dict[str, Any]:
-        """What `schemas.Explanation` describes. box: the one that the query was cut out by."""
+        """What `schemas.Explanation` describes, but for its matches. box: the one that the query was cut out by."""
         pair = pair_up(self._explained(extractor, query), self._explained(extractor, other))
         answer = pair.to_json()
         for name, side in (("query", pair.query), ("other", pair.other)):
@@ -56,6 +59,34 @@ class Explainer:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return explained
+
+
+class Matcher:
+    """Finds the places that two pictures share; opened when it is first asked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reranker: Reranker | None = None
+
+    def match(self, query: Photo, box: Box | None, other: Photo) -> dict[str, Any] | None:
+        """What `schemas.Matches` describes; None where this service was installed without local features."""
+        from tessera.explain.matches import match_pair
+        from tessera.local.rerank import open_reranker
+
+        if RERANKERS["sp"].missing:
+            return None
+        with self._lock:
+            if self._reranker is None:
+                self._reranker = open_reranker("sp")
+        pair = match_pair(self._reranker, query.pixels, other.pixels)
+        x0, y0, x1, y1 = _fractions(box, query) or (0.0, 0.0, 1.0, 1.0)
+        sizes = np.array([*query.pixels.shape[1::-1], *other.pixels.shape[1::-1]], np.float64)
+        points = pair.points[:SHOWN] / sizes * (x1 - x0, y1 - y0, 1, 1) + (x0, y0, 0, 0)
+        return {
+            "verified": pair.agrees,
+            "inliers": len(pair.points),
+            "points": np.round(points, 4).tolist() if pair.agrees else [],
+        }
 
 
 def _weights(side: ImageExplanation) -> list[float]:

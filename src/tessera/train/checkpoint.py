@@ -6,6 +6,8 @@ Everything is tensors and plain values, so a checkpoint loads with `weights_only
 from __future__ import annotations
 
 import random
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint of a run, whatever device wrote it."""
     if not path.is_file():
         raise CheckpointError(f"{path} is not there: that folder holds no run, or one that has no checkpoint yet.")
+    _refuse_damage(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file may raise anything; nothing of it has been run
@@ -51,6 +54,17 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of a training run (format {FORMAT}).")
     return state
+
+
+def _refuse_damage(path: Path) -> None:
+    """Hold every tensor against the checksum that torch writes with it, and does not look at when it reads."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError, zlib.error) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}. Take another checkpoint of the run.") from error
+    if bad is not None:
+        raise CheckpointError(f"{path} is damaged: {bad} is not what was written. Take another checkpoint of the run.")
 
 
 def random_state() -> dict[str, Any]:

@@ -13,6 +13,8 @@ import numpy as np
 from PIL import Image
 
 from tessera.data.labelled import ImageSet, image_set
+from tessera.errors import CheckpointError
+from tessera.models.backbones.imagenet import imagenet_path
 from tessera.train.build_run import TrainingData, build_run, load_data
 from tessera.train.codebook_training import train_codebook
 from tessera.train.distributed import World
@@ -49,10 +51,13 @@ def dry_run(recipe: Recipe, world: World, say: Callable[[str], None]) -> dict[st
         trainer = Trainer(run, Path(folder) / "run")
         initialise(run.objective.network, data.train, small, world, run.loader.photos.unreadable)
         scores = trainer.take_one_step()
-        network = run.objective.network
+        network: Any = run.objective.network
+        backbone = str(network.architecture["config"]["backbone"])
+        if "weights" in stand_ins:
+            stand_ins["weights"] += _missing_weights(recipe, backbone)
         return {
             **_described(recipe, small, data),
-            "backbone": network.architecture["config"]["backbone"],
+            "backbone": backbone,
             "parameters": sum(p.numel() for p in network.parameters()),
             "dim": network.dim,
             "loss": recipe.loss.name,
@@ -103,6 +108,19 @@ def shrink(recipe: Recipe) -> tuple[Recipe, dict[str, str]]:
         ),
     )
     return small, stand_ins
+
+
+def _missing_weights(recipe: Recipe, backbone: str) -> str:
+    """What to say of weights that the run itself would not find; nothing if it would."""
+    weights = recipe.model.weights
+    try:
+        if weights == "imagenet":
+            imagenet_path(backbone)
+        elif weights not in ("", "none") and not Path(weights).exists():
+            raise CheckpointError(f"{weights} does not exist.")
+    except CheckpointError as error:
+        return f"; the run itself would stop: {error}"
+    return ""
 
 
 def draw_images(folder: Path, classes: int = _CLASSES, per_class: int = _PER_CLASS, side: int = 128) -> ImageSet:

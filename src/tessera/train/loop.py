@@ -109,6 +109,18 @@ class Trainer:
                 log.close()
         return {**self.scores, "best": self.best} if self.scores else {}
 
+    def header(self) -> str:
+        """What is going to be trained, on what, for how long: the first line of a run."""
+        recipe, images = self.run.recipe, self.run.images
+        parameters = sum(parameter.numel() for parameter in self.objective.network.parameters())
+        processes = f", {self.world.size} processes" if self.world.size > 1 else ""
+        return (
+            f"{recipe.name}: {recipe.model.name} ({parameters / 1e6:.1f} M parameters), {recipe.loss.name}, "
+            f"{len(images)} images of {images.num_classes} classes, {recipe.loop.epochs} epochs of "
+            f"{len(self.run.sampler)} steps of {recipe.loop.batch_size}, on {self.world.device.type}{processes} "
+            f"-> {self.run_dir}"
+        )
+
     def take_one_step(self) -> dict[str, float]:
         """The first step of the first epoch, for a dry run: nothing is written."""
         self.run.sampler.start_epoch(0)
@@ -183,18 +195,21 @@ class Trainer:
             sampler.start_epoch(self.epoch)
             self._sampler_ready = True
         self._to_training()
-        started, seen = time.monotonic(), 0
+        started, seen, first = time.monotonic(), 0, self.step_in_epoch
         for parts in self._batches():
             loss = self._step(parts)
             images = sum(len(labels) for _, labels in parts) * self.world.size
             seen += images
             if log is not None and (self.step % loop.log_every == 0 or self.step_in_epoch == len(sampler)):
-                rate = seen / max(time.monotonic() - started, 1e-9)
+                elapsed = max(time.monotonic() - started, 1e-9)
+                rate = seen / elapsed
+                steps_left = loop.epochs * len(sampler) - self.step
+                left = duration_text(steps_left * elapsed / max(self.step_in_epoch - first, 1))
                 log.write(self.epoch, self.step, loss=loss, rate=self._rate(self.step - 1), images_per_s=rate)
                 log.write(self.epoch, self.step, **self._parts, gradient_norm=self._last_norm)
                 self.run.say(
                     f"epoch {self.epoch + 1}/{loop.epochs}  step {self.step_in_epoch}/{len(sampler)}  "
-                    f"loss {loss:.4f}  {rate:.1f} images/s"
+                    f"loss {loss:.4f}  {rate:.1f} images/s  {left} left"
                 )
 
     def _batches(self) -> Generator[list[MicroBatch], None, None]:
@@ -287,3 +302,11 @@ class Trainer:
         if self.run.recipe.loop.freeze_batch_norm:
             freeze_batch_norm(self.objective)
         freeze_parts(self.objective, self.run.recipe.optimiser.rates)
+
+
+def duration_text(seconds: float) -> str:
+    """`3 h 20 min`, `5 min` or `40 s`: as exact as a forecast can be."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -51,6 +51,7 @@ def train_run(recipe: Recipe, run_dir: Path, world: World, say: Say, *, resume: 
             "data_fingerprint": data.train.fingerprint(),
         }
         write_atomically(run_dir / "run.json", json.dumps(described, indent=2).encode() + b"\n")
+    say(trainer.header())
     scores = trainer.train()
     return {"run_dir": str(run_dir), "seed": recipe.seed, "fingerprint": recipe.fingerprint, "scores": scores}
 

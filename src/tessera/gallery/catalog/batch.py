@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
+from tessera.gallery.catalog.checksums import checksum_in_sql, row_checksum
+from tessera.gallery.catalog.schema import put_setting
 from tessera.gallery.catalog.snapshot import Snapshot, encode_descriptor
 
 
@@ -25,29 +26,58 @@ class Batch(Snapshot):
     def finish(self) -> None:
         # Last of all: what one image gave up, another of the same batch may have taken.
         for content_id in self._released:
-            self._connection.execute(
-                "DELETE FROM contents WHERE id = ? AND NOT EXISTS (SELECT 1 FROM images WHERE content_id = ?)",
+            gone = self._connection.execute(
+                "DELETE FROM contents WHERE id = ? AND NOT EXISTS (SELECT 1 FROM images WHERE content_id = ?) "
+                "RETURNING hash",
                 (content_id, content_id),
-            )
+            ).fetchone()
+            if gone is not None:
+                self._connection.execute(
+                    "DELETE FROM local_features WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM contents WHERE hash = ?)",
+                    (gone[0], gone[0]),
+                )
         if self.changed:
             self.set("generation", self._next_generation)
         if self._arrived:
             self.set("searchable", self.searchable + self._arrived)
 
     def set(self, key: str, value: Any) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
+        put_setting(self._connection, key, value)
 
     def add_content(
-        self, content_hash: bytes, fingerprint: str, width: int, height: int, descriptor: npt.NDArray[Any]
+        self,
+        content_hash: bytes,
+        fingerprint: str,
+        width: int,
+        height: int,
+        descriptor: npt.NDArray[Any],
+        signature: bytes | None = None,
     ) -> int:
         """Store a descriptor (D) under the content it was made of; the one already there stays."""
+        known = self.find_content(content_hash, fingerprint)
+        if known is not None:
+            return known
+        content_id = self._number("SELECT coalesce(max(id), 0) + 1 FROM contents")
+        row = (content_id, content_hash, fingerprint, width, height, encode_descriptor(descriptor))
         self._connection.execute(
-            "INSERT OR IGNORE INTO contents (hash, fingerprint, width, height, descriptor) VALUES (?, ?, ?, ?, ?)",
-            (content_hash, fingerprint, width, height, encode_descriptor(descriptor)),
+            "INSERT INTO contents (id, hash, fingerprint, width, height, descriptor, checksum, signature) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, row_checksum(*row), signature),
         )
-        content_id = self.find_content(content_hash, fingerprint)
-        assert content_id is not None
         return content_id
+
+    def add_local_features(self, content_hash: bytes, fingerprint: str, features: bytes) -> None:
+        """Store the compact local features of a content; those already there stay."""
+        row = (self._number("SELECT coalesce(max(id), 0) + 1 FROM local_features"), content_hash, fingerprint, features)
+        self._connection.execute(
+            "INSERT OR IGNORE INTO local_features VALUES (?, ?, ?, ?, ?)", (*row, row_checksum(*row))
+        )
+        self.changed = True
+
+    def drop_local_features(self, ids: Iterable[int]) -> None:
+        """Forget local features by their own ids: damaged ones, which are to be made again."""
+        self._connection.executemany("DELETE FROM local_features WHERE id = ?", [(int(row),) for row in ids])
+        self.changed = True
 
     def put_image(
         self,
@@ -58,8 +88,13 @@ class Batch(Snapshot):
         content_id: int | None,
         error: str | None,
         metadata: str | None,
+        facts: str | None = None,
+        sidecar_ns: int = 0,
     ) -> None:
-        """Store what was found at a path. metadata None keeps what there was; the id stays if the content did."""
+        """Store what was found at a path. metadata None keeps what there was; the id stays if the content did.
+
+        facts: what the file says of itself; they go with its content.
+        """
         known = self.lookup([path]).get(path)
         if metadata is None:
             metadata = "{}" if known is None else known.metadata
@@ -67,22 +102,125 @@ class Batch(Snapshot):
         self.changed = True
         if known is not None and known.content_id == content_id and known.state == state:
             self._connection.execute(
-                "UPDATE images SET size = ?, mtime_ns = ?, error = ?, metadata = ? WHERE id = ?",
-                (size, mtime_ns, error, metadata, known.id),
+                "UPDATE images SET size = ?, mtime_ns = ?, error = ?, metadata = ?, facts = ?, sidecar_ns = ?, "
+                "checksum = ? WHERE id = ?",
+                (
+                    *(size, mtime_ns, error, metadata, facts, sidecar_ns),
+                    row_checksum(known.id, path, size, mtime_ns, error, content_id, metadata),
+                    known.id,
+                ),
             )
             return
         if known is not None:
             self.remove([known.id])
+        image_id = self.last_id() + 1
         self._connection.execute(
-            "INSERT INTO images (path, size, mtime_ns, state, error, content_id, metadata) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (path, size, mtime_ns, state, error, content_id, metadata),
+            "INSERT INTO images (id, path, size, mtime_ns, state, error, content_id, metadata, facts, sidecar_ns, "
+            "checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(image_id, path, size, mtime_ns, state, error, content_id, metadata, facts, sidecar_ns),
+                row_checksum(image_id, path, size, mtime_ns, error, content_id, metadata),
+            ),
         )
         self._arrived += content_id is not None
+
+    def move_images(self, new_paths: Mapping[int, bytes]) -> None:
+        """Give images other paths, all at once, since they may take each other's; nothing else of them changes."""
+        self.changed = self.changed or bool(new_paths)
+        for image_id in new_paths:
+            self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (b"\0moving %d" % image_id, image_id))
+        for image_id, path in new_paths.items():
+            self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (path, image_id))
+            self._connection.execute(
+                f"UPDATE images SET checksum = {checksum_in_sql('images')} WHERE id = ?", (image_id,)
+            )
+
+    def ignore(self, path: bytes, content_hash: bytes | None) -> None:
+        """Remember that a picture, or with no hash a folder, was removed on purpose."""
+        self._connection.execute("INSERT OR REPLACE INTO ignored VALUES (?, ?)", (path, content_hash))
+
+    def unignore(self, path: bytes) -> None:
+        self._connection.execute("DELETE FROM ignored WHERE path = ?", (path,))
+
+    def set_signatures(self, signatures: Mapping[int, bytes]) -> None:
+        """Store signatures, which are caches, under the contents of these images."""
+        self._connection.executemany(
+            "UPDATE contents SET signature = ? WHERE id = (SELECT content_id FROM images WHERE images.id = ?)",
+            ((signature, image_id) for image_id, signature in signatures.items()),
+        )
+
+    def add_compared_pairs(self, kind: str, scores: Mapping[tuple[str, str], float]) -> None:
+        """Remember how pairs of contents, by their hashes, compared; what is no longer in the gallery is forgotten."""
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO pairs VALUES (?, ?, ?, ?)",
+            ((kind, *sorted((bytes.fromhex(a), bytes.fromhex(b))), score) for (a, b), score in scores.items()),
+        )
+        self._connection.execute(
+            "DELETE FROM pairs WHERE first NOT IN (SELECT hash FROM contents) "
+            "OR second NOT IN (SELECT hash FROM contents)"
+        )
+
+    def set_groups(self, groups: Mapping[int, Sequence[int]]) -> None:
+        """Keep these groups of images, the cover first, in place of all that were."""
+        self.changed = True
+        self._connection.execute("UPDATE images SET group_id = NULL, group_rank = NULL WHERE group_id IS NOT NULL")
+        self._connection.executemany(
+            "UPDATE images SET group_id = ?, group_rank = ? WHERE id = ?",
+            ((number, rank, image_id) for number, ids in groups.items() for rank, image_id in enumerate(ids)),
+        )
 
     def set_metadata(self, image_id: int, metadata: str) -> None:
         self.changed = True
         self._connection.execute("UPDATE images SET metadata = ? WHERE id = ?", (metadata, image_id))
+        self._seal("id = ?", image_id)
+
+    def forget_descriptors(self, ids: Iterable[int]) -> None:
+        """Images whose descriptor is lost keep their path and metadata, and are described by the next `index`."""
+        for image_id in ids:
+            self.changed = True
+            row = self._connection.execute("SELECT content_id FROM images WHERE id = ?", (image_id,)).fetchone()
+            self._connection.execute(
+                "UPDATE images SET state = 'failed', content_id = NULL, mtime_ns = -1, error = ? WHERE id = ?",
+                ("its descriptor was damaged: index it again", image_id),
+            )
+            self._seal("id = ?", image_id)
+            if row is not None and row[0] is not None:
+                self._connection.execute("INSERT INTO removals VALUES (?, ?)", (image_id, self._next_generation))
+                self._released.add(row[0])
+                self._arrived -= 1
+
+    def distrust(self, ids: Iterable[int]) -> None:
+        """Have the next `index` read these images' files, whatever their sizes and times say."""
+        for image_id in ids:
+            self._connection.execute("UPDATE images SET mtime_ns = -1 WHERE id = ?", (image_id,))
+            self._seal("id = ?", image_id)
+
+    def delete_contents(self, ids: Iterable[int]) -> None:
+        """Delete contents whose rows are damaged, whether or not an image has them; the images were seen to."""
+        self._connection.executemany("DELETE FROM contents WHERE id = ?", ((content_id,) for content_id in ids))
+
+    def restore_settings(self, keys: Iterable[str]) -> None:
+        """Put settings right whose checksums are not theirs: from the rows where those say it, else by default."""
+        fingerprint, dim = self.commonest_model()
+        defaults = {"engine": "faiss", "codec": "auto", "fingerprint": fingerprint, "dim": dim}
+        for key in keys:
+            if key in ("generation", "removals_since"):
+                self.changed = True
+                found = self._number("SELECT coalesce(max(generation), 0) FROM removals")
+                self._next_generation = max(self._next_generation, found + 1)
+                self.set("removals_since", self._next_generation)  # indexes start over
+            elif key == "searchable":
+                self.set(key, self.count_searchable())
+            elif key in ("uuid", "model", "local"):
+                self.set(key, self.setting(key))  # a name that leads nowhere is said when it is followed
+            elif key in defaults:
+                self.set(key, defaults[key])
+            else:
+                self._connection.execute("DELETE FROM settings WHERE key = ?", (key,))
+
+    def _seal(self, where: str, *parameters: Any) -> None:
+        """Give rows of images that were changed in place their checksums."""
+        self._connection.execute(f"UPDATE images SET checksum = {checksum_in_sql('images')} WHERE {where}", parameters)
 
     def remove(self, ids: Iterable[int]) -> int:
         """Take images out, and the descriptors that no other image shares. Returns how many there were."""
@@ -125,20 +263,17 @@ class Batch(Snapshot):
             "UPDATE images SET mtime_ns = -1, error = 'its file could not be read when the model was changed' "
             "WHERE state = 'failed' AND error IS NULL"
         )
+        self._seal("1")
         self._connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'images'", (2 * offset,))
         self._connection.execute(
             "DELETE FROM contents WHERE fingerprint != ? OR id NOT IN "
             "(SELECT content_id FROM images WHERE content_id IS NOT NULL)",
             (fingerprint,),
         )
+        self._connection.execute("DELETE FROM local_features WHERE hash NOT IN (SELECT hash FROM contents)")
         self._connection.execute("DELETE FROM removals")
         self.set("removals_since", self._next_generation)
         self.set("fingerprint", fingerprint)
         searchable = self.count_searchable()
         self.set("searchable", searchable)
         return searchable
-
-
-def encode_metadata(metadata: Mapping[str, Any]) -> str:
-    """Metadata as the catalogue keeps it: equal mappings give equal text, and filters find keys as they are written."""
-    return json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, separators=(",", ":"))

@@ -7,11 +7,12 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tessera.errors import GalleryError
 from tessera.gallery.catalog.batch import Batch
-from tessera.gallery.catalog.filters import number
+from tessera.gallery.catalog.filters import distance_m, number
 from tessera.gallery.catalog.schema import (
     FrozenConnection,
     check_identity,
@@ -21,8 +22,24 @@ from tessera.gallery.catalog.schema import (
     translated_errors,
 )
 from tessera.gallery.catalog.snapshot import Snapshot
+from tessera.storage import sync_folder
 
 CATALOG_NAME = "catalog.sqlite"
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A connection, and the file that it was opened to."""
+
+    connection: sqlite3.Connection
+    file: tuple[int, int]  # device and inode
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino
+    return None
 
 
 class Catalog:
@@ -33,10 +50,10 @@ class Catalog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[_Opened] = queue.LifoQueue()
         self._write_lock = threading.RLock()
-        self._writer: sqlite3.Connection | None = None
-        self._checked = False
+        self._writer: _Opened | None = None
+        self._uuid: str | None = None  # of the gallery that was opened first
 
     def needs_preparing(self) -> bool:
         """Whether the catalogue is yet to be made or of an older version."""
@@ -53,12 +70,14 @@ class Catalog:
                 prepare(connection, self.path)
             finally:
                 connection.close()
+        sync_folder(self.path.parent)  # SQLite syncs the names of its logs only
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Snapshot]:
         """One consistent view; do not keep it open longer than needed, the log cannot shrink meanwhile."""
         with translated_errors(self.path):
-            connection = self._borrow()
+            opened = self._borrow()
+            connection = opened.connection
             try:
                 connection.execute("BEGIN")
                 yield Snapshot(connection)
@@ -68,14 +87,14 @@ class Catalog:
                 if isinstance(connection, FrozenConnection):
                     connection.close()
                 else:
-                    self._idle.put(connection)
+                    self._idle.put(opened)
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Batch]:
         """One transaction: stored, synced to disk, when the block ends; undone when it raises."""
         with self._write_lock, translated_errors(self.path):
             # Kept open: closing the last connection folds the log into the file, too much to do for every batch.
-            connection = self._writer = self._writer or self._open(read_only=False)
+            connection = self._open_writer()
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 batch = Batch(connection)
@@ -94,33 +113,62 @@ class Catalog:
     def close(self) -> None:
         with self._write_lock:
             if self._writer is not None:
-                self._writer.close()
+                self._writer.connection.close()
                 self._writer = None
         while True:
             try:
-                self._idle.get_nowait().close()
+                self._idle.get_nowait().connection.close()
             except queue.Empty:
                 return
 
-    def _borrow(self) -> sqlite3.Connection:
+    def _borrow(self) -> _Opened:
+        """A reader's connection: an idle one, unless a repair has put the file that it reads aside."""
+        current = _file_at(self.path)
         try:
-            return self._idle.get_nowait()
+            idle = self._idle.get_nowait()
         except queue.Empty:
             return self._open(read_only=True)
-
-    def _open(self, *, read_only: bool) -> sqlite3.Connection:
-        if not self.path.is_file():
-            raise GalleryError(f"There is no gallery at {self.path.parent}. Make one with `tessera index PHOTOS`.")
-        connection = connect(self.path, read_only=read_only)
+        if current in (idle.file, None):
+            return idle
         try:
-            if not self._checked:
+            fresh = self._open(read_only=True)
+        except GalleryError:  # another gallery was made in its place: what was opened can still be read
+            return idle
+        idle.connection.close()
+        return fresh
+
+    def _open_writer(self) -> sqlite3.Connection:
+        """The writer's connection, to the file that is there now: what went into one put aside would be lost."""
+        if self._writer is not None and self._writer.file != _file_at(self.path):
+            self._writer.connection.close()
+            self._writer = None
+        self._writer = self._writer or self._open(read_only=False)
+        return self._writer.connection
+
+    def _open(self, *, read_only: bool) -> _Opened:
+        while True:
+            file = _file_at(self.path)
+            if file is None:
+                raise GalleryError(f"There is no gallery at {self.path.parent}. Make one with `tessera index PHOTOS`.")
+            connection = connect(self.path, read_only=read_only)
+            try:
                 self._check_version(connection)
-                self._checked = True
-            connection.create_function("tessera_number", 1, number, deterministic=True)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+                self._check_uuid(connection)
+                connection.create_function("tessera_number", 1, number, deterministic=True)
+                connection.create_function("tessera_distance", 4, distance_m, deterministic=True)
+            except BaseException:
+                connection.close()
+                raise
+            if file == _file_at(self.path):
+                return _Opened(connection, file)
+            connection.close()  # it was replaced at the same moment
+
+    def _check_uuid(self, connection: sqlite3.Connection) -> None:
+        row = connection.execute("SELECT value FROM settings WHERE key = 'uuid'").fetchone()
+        found = None if row is None else str(row[0])
+        if self._uuid not in (found, None):
+            raise GalleryError(f"The gallery at {self.path.parent} was deleted and made anew meanwhile. Open it again.")
+        self._uuid = found
 
     def _check_version(self, connection: sqlite3.Connection) -> None:
         version = check_identity(connection, self.path)

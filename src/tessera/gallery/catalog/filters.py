@@ -1,11 +1,15 @@
-"""Conditions on metadata: `label=tower`, `year>=1990`; several must all hold.
+"""Conditions on metadata: `label=tower`, `year>=1990`, `date>=2019-06`, `folder=Rome`; several must all hold.
 
 A picture without the key meets no condition on it, `!=` included. Metadata from a CSV is text, so values compare as
-numbers where both sides are numbers (`year>=1990` finds "2004"), else as text, which orders dates as written by ISO.
+numbers where both sides are numbers (`year>=1990` finds "2004") and else as text. A date compares to the precision that
+is asked for: all of June 2019 is `=`, `>=` and `<=` 2019-06, and the year alone will do.
+
+`folder`, `width`, `height` and `bytes` are known of every picture; metadata of these names goes before them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,10 +17,19 @@ from typing import Any
 
 from tessera.errors import UsageError
 
-Where = str | Iterable[str] | Mapping[str, Any]
-
 _CONDITION = re.compile(r"(?P<key>[^<>=!]+?)\s*(?P<operator>>=|<=|!=|==|=|>|<)\s*(?P<value>.*)", re.DOTALL)
 _OPERATORS = ("=", "!=", ">=", "<=", ">", "<")
+_DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d)?)?)?)?)?")
+_RADIUS = re.compile(r"(\d+(?:\.\d+)?)\s*(km|m)?")
+_EARTH_M = 6_371_000.0
+
+# Known of every picture without a word of metadata: an SQL expression each.
+BUILT_IN = {
+    "width": "(SELECT contents.width FROM contents WHERE contents.id = images.content_id)",
+    "height": "(SELECT contents.height FROM contents WHERE contents.id = images.content_id)",
+    "bytes": "images.size",
+}
+BUILT_IN_KEYS = ("folder", *BUILT_IN)
 
 
 @dataclass(frozen=True)
@@ -26,15 +39,32 @@ class Condition:
     value: str
 
 
-def parse_where(where: Where | None) -> tuple[Condition, ...]:
+@dataclass(frozen=True)
+class Near:
+    """Within `radius_m` metres of a place, over the ground."""
+
+    latitude: float
+    longitude: float
+    radius_m: float
+
+
+AnyCondition = Condition | Near
+Where = str | Near | Iterable[str | Near] | Mapping[str, Any]
+
+
+def parse_where(where: Where | None) -> tuple[AnyCondition, ...]:
     """Conditions from `"year>=1990"`, from several such, or from a mapping of keys to the values they must equal."""
     if where is None:
         return ()
-    if isinstance(where, str):
-        return (parse_condition(where),)
+    if isinstance(where, str | Near):
+        return (_parsed(where),)
     if isinstance(where, Mapping):
         return tuple(_checked(Condition(str(key), "=", _text(value))) for key, value in where.items())
-    return tuple(parse_condition(text) for text in where)
+    return tuple(_parsed(item) for item in where)
+
+
+def _parsed(item: str | Near) -> AnyCondition:
+    return item if isinstance(item, Near) else parse_condition(item)
 
 
 def parse_condition(text: str) -> Condition:
@@ -47,8 +77,20 @@ def parse_condition(text: str) -> Condition:
     return _checked(Condition(match["key"].strip(), operator, match["value"].strip()))
 
 
-def to_sql(conditions: Iterable[Condition]) -> tuple[str, list[Any]]:
-    """A boolean SQL expression over the column `metadata`, and its parameters."""
+def parse_near(text: str) -> Near:
+    """`LAT,LON,RADIUS`: degrees, and metres or kilometres (`500m`, `2km`; a bare number is metres)."""
+    parts = [part.strip() for part in text.split(",")]
+    radius = _RADIUS.fullmatch(parts[2]) if len(parts) == 3 else None
+    latitude, longitude = (number(part) for part in parts[:2]) if radius else (None, None)
+    if radius is None or latitude is None or longitude is None:
+        raise UsageError(f"'{text}' is no place with a radius. Write LATITUDE,LONGITUDE,RADIUS: 41.89,12.49,2km.")
+    if not (abs(latitude) <= 90 and abs(longitude) <= 180):
+        raise UsageError(f"The place {parts[0]},{parts[1]} is outside the globe: -90 to 90, then -180 to 180 degrees.")
+    return Near(latitude, longitude, float(radius[1]) * (1000 if radius[2] == "km" else 1))
+
+
+def to_sql(conditions: Iterable[AnyCondition]) -> tuple[str, list[Any]]:
+    """A boolean SQL expression over the table `images`, and its parameters."""
     clauses, parameters = ["1"], []
     for condition in conditions:
         clause, values = _clause(condition)
@@ -62,26 +104,83 @@ def number(value: Any) -> float | None:
     if value is None or isinstance(value, bytes):
         return None
     try:
-        return float(value)
+        found = float(value)
     except ValueError:
         return None
+    return None if math.isnan(found) else found
 
 
-def _clause(condition: Condition) -> tuple[str, list[Any]]:
-    found, kind = "json_extract(metadata, ?)", "json_type(metadata, ?)"
-    path = f'$."{condition.key}"'
-    as_number = number(condition.value)
+def distance_m(latitude: Any, longitude: Any, other_latitude: float, other_longitude: float) -> float | None:
+    """Metres over the ground, by the haversine formula. Registered with SQLite as `tessera_distance`."""
+    here = number(latitude), number(longitude)
+    if here[0] is None or here[1] is None:
+        return None
+    a, b, c, d = (math.radians(angle) for angle in (here[0], here[1], other_latitude, other_longitude))
+    root = math.sin((a - c) / 2) ** 2 + math.cos(a) * math.cos(c) * math.sin((b - d) / 2) ** 2
+    return 2 * _EARTH_M * math.asin(math.sqrt(min(1.0, root)))
+
+
+def _clause(condition: AnyCondition) -> tuple[str, list[Any]]:
+    if isinstance(condition, Near):
+        latitude, longitude = _found("latitude"), _found("longitude")
+        place = [condition.latitude, condition.longitude, condition.radius_m]
+        return f"tessera_distance({latitude}, {longitude}, ?, ?) <= ?", place
+    found, value = _found(condition.key), condition.value
+    as_number = number(value)
+    if condition.key == "folder":
+        return _folder_clause(condition, found)
+    is_date = _DATE.fullmatch(value) is not None
+    asked = value.replace(" ", "T")
+    dated = f"{found} GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]*'"
+    cut = f"replace(substr({found}, 1, {len(asked)}), ' ', 'T')"
     if condition.operator in ("=", "!="):
-        # JSON's true is 1 to json_extract; a number in JSON also equals the text that spells it.
-        equal = f"({found} IN (?, ?) OR {kind} = ?)"
-        boolean = condition.value if condition.value in ("true", "false") else "none"
-        values = [path, condition.value, condition.value if as_number is None else as_number, path, boolean]
+        # JSON's true is 1 to json_extract. Numbers are equal however they are spelt: 1990.0 finds "1990".
+        ways = [f"CAST({found} AS TEXT) = ?", f"{_kind(condition.key)} = ?"]
+        values: list[Any] = [value, value if value in ("true", "false") else "none"]
+        if as_number is not None:
+            ways.append(f"coalesce(tessera_number({found}) = ?, 0)")
+            values.append(as_number)
+        if is_date:
+            ways.append(f"({dated} AND {cut} = ?)")
+            values.append(asked)
+        equal = f"({' OR '.join(ways)})"
         if condition.operator == "=":
             return equal, values
-        return f"({kind} IS NOT NULL AND NOT {equal})", [path, *values]
-    if as_number is not None:
-        return f"tessera_number({found}) {condition.operator} ?", [path, as_number]
-    return f"CAST({found} AS TEXT) {condition.operator} ?", [path, condition.value]
+        return f"({found} IS NOT NULL AND NOT {equal})", values
+    compared = value if as_number is None else as_number
+    side = f"CAST({found} AS TEXT)" if as_number is None else f"tessera_number({found})"
+    plain = f"{side} {condition.operator} ?"
+    if is_date:
+        return f"CASE WHEN {dated} THEN {cut} {condition.operator} ? ELSE {plain} END", [asked, compared]
+    return plain, [compared]
+
+
+def _folder_clause(condition: Condition, found: str) -> tuple[str, list[Any]]:
+    """Whether a folder on the way to the picture has this name, or these names one below the other."""
+    if condition.operator not in ("=", "!="):
+        raise UsageError(f"folder{condition.operator} cannot be asked: folders are compared by = and != only.")
+    inside = f"/{condition.value.strip('/')}/".encode("utf-8", "surrogateescape")
+    sign = ">" if condition.operator == "=" else "="
+    mark = "=" if condition.operator == "=" else "!="
+    return f"CASE WHEN {found} IS NULL THEN instr(images.path, ?) {sign} 0 ELSE {found} {mark} ? END", [
+        inside,
+        condition.value,
+    ]
+
+
+def _found(key: str) -> str:
+    """What is known under a key: of a caller, of the file, or of every picture. `_checked` keeps quotes out of it."""
+    path = _path(key)
+    sources = [f"json_extract(metadata, {path})", f"json_extract(facts, {path})"]
+    return f"coalesce({', '.join([*sources, *filter(None, [BUILT_IN.get(key)])])})"
+
+
+def _kind(key: str) -> str:
+    return f"coalesce(json_type(metadata, {_path(key)}), json_type(facts, {_path(key)}), '')"
+
+
+def _path(key: str) -> str:
+    return "'$.\"" + key.replace("'", "''") + "\"'"
 
 
 def _checked(condition: Condition) -> Condition:

@@ -1,21 +1,36 @@
-"""Saving what can be read of a damaged catalogue into a new one."""
+"""Saving what can be read of a damaged catalogue into a new one, and putting that in its place in one step."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tessera.errors import GalleryDamagedError
 from tessera.gallery.catalog.catalog import Catalog
-from tessera.gallery.catalog.schema import connect, prepare, translated_errors
-from tessera.storage import sync_folder
+from tessera.gallery.catalog.checksums import GUARDED, row_checksum
+from tessera.gallery.catalog.metadata import readable_metadata
+from tessera.gallery.catalog.pages import PageFile, Row
+from tessera.gallery.catalog.schema import (
+    PAGE_BYTES,
+    check_identity,
+    connect,
+    prepare,
+    put_setting,
+    translated_errors,
+)
+from tessera.gallery.catalog.snapshot import COMMONEST_MODEL
+from tessera.storage import storage_error, sync_folder
 
-_TABLES = ("settings", "contents", "images")
-_STEP = 256
-_SIDE_FILES = ("-wal", "-shm", "-journal")
+SIDE_FILES = ("-wal", "-shm", "-journal")
+_MAX_ID = 1 << 53  # ids are given one by one: a greater one is damage, and the next after it might not exist
+_TABLES = ("contents", "local_features", "images")
+_SETTINGS_KINDS = (str, int, float, type(None))
 
 
 def salvage_catalog(catalog: Catalog) -> str:
@@ -26,96 +41,228 @@ def salvage_catalog(catalog: Catalog) -> str:
     catalog.close()
     path = catalog.path
     fresh = path.with_name(f"{path.name}.salvaged")
-    for left in (fresh, *(fresh.with_name(fresh.name + suffix) for suffix in _SIDE_FILES)):
-        left.unlink(missing_ok=True)
+    _remove_with_log(fresh)
     with translated_errors(fresh), contextlib.closing(connect(fresh)) as target:
         prepare(target, fresh)
-        counts = {table: _copy_table(path, target, table) for table in _TABLES}
-        _make_consistent(target)
-        images = int(target.execute("SELECT count(*) FROM images").fetchone()[0])
+        source = PageFile(path, page_bytes=PAGE_BYTES)
+        try:
+            images = _copy(source, target)
+        finally:
+            source.close()
         target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    if counts["settings"] == 0:
-        fresh.unlink(missing_ok=True)
+    if images is None:
+        _remove_with_log(fresh)
         raise GalleryDamagedError(
             f"Nothing could be read of the catalogue {path}. Move it away, then index the pictures again."
         )
-    aside = _put_aside(path)
-    fresh.replace(path)
-    sync_folder(path.parent)
-    return f"{images} images were saved; the damaged file is kept as {aside.name}. Run `tessera index` for the rest."
-
-
-def _copy_table(damaged: Path, target: sqlite3.Connection, table: str) -> int:
-    target.execute("BEGIN")
-    copied = 0
-    for row in _readable_rows(damaged, table):
-        marks = ",".join("?" * len(row))
-        copied += target.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", row).rowcount
-    target.execute("COMMIT")
-    return copied
-
-
-def _readable_rows(damaged: Path, table: str) -> Iterator[tuple[Any, ...]]:
-    """Rows in pieces by rowid; a piece that cannot be read is halved until the bad rows are alone."""
     try:
-        connection = connect(damaged, read_only=True)
-    except sqlite3.Error:
-        return
-    with contextlib.closing(connection):
-        if table == "settings":
-            yield from _all_or_nothing(connection, "SELECT * FROM settings")
-            return
-        last = _last_rowid(connection, table)
-        pending = [(start, min(start + _STEP, last + 1)) for start in range(1, last + 1, _STEP)]
-        pending.reverse()
-        while pending:
-            low, high = pending.pop()
-            try:
-                yield from connection.execute(
-                    f"SELECT * FROM {table} WHERE rowid >= ? AND rowid < ?", (low, high)
-                ).fetchall()
-            except sqlite3.Error:
-                if high - low > 1:
-                    middle = (low + high) // 2
-                    pending += [(middle, high), (low, middle)]
-
-
-def _last_rowid(connection: sqlite3.Connection, table: str) -> int:
-    """How far rowids go; where that page is unreadable, as far as the sequence says, or a generous guess."""
-    for query in (f"SELECT max(rowid) FROM {table}", "SELECT max(seq) FROM sqlite_sequence"):
-        rows = _all_or_nothing(connection, query)
-        if rows and rows[0][0] is not None:
-            return int(rows[0][0])
-    return 0
-
-
-def _all_or_nothing(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
-    try:
-        return connection.execute(query).fetchall()
-    except sqlite3.Error:
-        return []
-
-
-def _make_consistent(target: sqlite3.Connection) -> None:
-    """Images whose content was lost go: the next `index` describes them again. Indexes start over."""
-    target.execute("BEGIN")
-    target.execute("DELETE FROM images WHERE content_id IS NOT NULL AND content_id NOT IN (SELECT id FROM contents)")
-    target.execute("DELETE FROM removals")
-    target.execute("UPDATE settings SET value = (SELECT count(content_id) FROM images) WHERE key = 'searchable'")
-    target.execute("UPDATE settings SET value = value + 1 WHERE key = 'generation'")
-    target.execute(
-        "UPDATE settings SET value = (SELECT value FROM settings WHERE key = 'generation') WHERE key = 'removals_since'"
+        _sync(fresh)
+        fresh.replace(_repaired(path))  # from here on it counts: whoever comes next finishes what follows
+        aside = finish_repair(path)
+    except OSError as error:
+        raise storage_error(error, path) from error
+    back = "" if source.has_head else " Its first page is lost, so images that were removed lately may be back."
+    return (
+        f"{images} images were saved; the damaged file is kept as {aside.name}.{back} Run `tessera index` for the rest."
     )
-    target.execute("COMMIT")
+
+
+def repair_is_unfinished(path: Path) -> bool:
+    """Whether a repair was interrupted: between its steps, or by an older Tessera between its two renamings."""
+    return _repaired(path).exists() or (not path.exists() and bool(_remains(path)))
+
+
+def finish_repair(path: Path) -> Path:
+    """Put the repaired catalogue in the place of the damaged one, which is kept under the name that is returned.
+
+    Killed at any moment, it can be called again; there is a catalogue at `path` all the time. For the lock's holder.
+    """
+    if not path.exists():
+        _bring_back(path)
+    aside = _put_aside(path)
+    for suffix in SIDE_FILES:  # SQLite would take the old one's log for the new one's
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    if _repaired(path).exists():
+        _repaired(path).replace(path)
+    sync_folder(path.parent)
+    return aside
+
+
+def _repaired(path: Path) -> Path:
+    return path.with_name(f"{path.name}.repaired")
+
+
+def _remains(path: Path) -> list[Path]:
+    """What is left of a catalogue that is not there: the new one, then those that were put aside, newest first."""
+    damaged = sorted(path.parent.glob(f"{path.name}.damaged-*"), key=lambda found: found.stat().st_mtime_ns)
+    salvaged = path.with_name(f"{path.name}.salvaged")
+    aside = [found for found in damaged if not found.name.endswith(SIDE_FILES)]
+    return [*([salvaged] if _is_whole(salvaged) else []), *reversed(aside)]
+
+
+def _bring_back(path: Path) -> None:
+    """After an older Tessera was killed between its two renamings: the new catalogue if it is whole, else the old."""
+    found = _remains(path)[0]
+    for suffix in SIDE_FILES:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(found.with_name(found.name + suffix), path.with_name(path.name + suffix))
+    shutil.copy2(found, _repaired(path))
+    _sync(_repaired(path))
+    _repaired(path).replace(path)
+    sync_folder(path.parent)
+
+
+def _is_whole(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        with contextlib.closing(connect(path, read_only=True)) as connection:
+            rows = connection.execute("PRAGMA integrity_check(1)").fetchall()
+            return check_identity(connection, path) > 0 and rows == [("ok",)]
+    except sqlite3.Error:
+        return False
 
 
 def _put_aside(path: Path) -> Path:
+    """Give the damaged files a second name, under which they stay; the one they have already, if this was done."""
     number = 1
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        if os.path.samefile(aside, path):  # noqa: PTH121 - of two names
+            return aside
         number += 1
-    for suffix in _SIDE_FILES:
+    for suffix in (*SIDE_FILES, ""):  # the catalogue itself last: its name says that the others are there
         side = path.with_name(path.name + suffix)
         if side.exists():
-            side.replace(aside.with_name(aside.name + suffix))
-    path.replace(aside)
+            _link(side, aside.with_name(aside.name + suffix))
+    sync_folder(path.parent)
     return aside
+
+
+def _link(path: Path, other: Path) -> None:
+    other.unlink(missing_ok=True)
+    try:
+        other.hardlink_to(path)
+    except OSError:  # a file system without such links
+        shutil.copy2(path, other)
+        _sync(other)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _remove_with_log(path: Path) -> None:
+    for suffix in ("", *SIDE_FILES):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _copy(source: PageFile, target: sqlite3.Connection) -> int | None:
+    """Fill an empty catalogue with what can be read; how many images there are, None if there was nothing at all."""
+    roots = source.tables()
+    target.execute("BEGIN")
+    settings = {row[1]: row[2] for row in _walk(source, roots, "settings") if _is_setting(row)}
+    sequence = max((row[2] for row in _walk(source, roots, "sqlite_sequence") if _is_sequence(row)), default=0)
+    copied = Counter[str]()
+    for table in _TABLES:
+        for row in _walk(source, roots, table):
+            copied[table] += _insert(target, table, row)
+    for row in source.stray_rows():
+        if _is_setting(row):
+            settings.setdefault(row[1], row[2])
+        for table in _TABLES:
+            copied[table] += _insert(target, table, row)
+    for key, value in settings.items():
+        put_setting(target, key, value)
+    if not settings and not copied:
+        target.execute("ROLLBACK")
+        return None
+    _make_consistent(target, sequence)
+    target.execute("COMMIT")
+    return int(target.execute("SELECT count(*) FROM images").fetchone()[0])
+
+
+def _walk(source: PageFile, roots: dict[str, int], table: str) -> Iterator[Row]:
+    return source.walk(roots[table]) if table in roots else iter(())
+
+
+def _is_setting(row: Row) -> bool:
+    is_one = len(row) in (3, 4) and row[0] is None and isinstance(row[1], str) and isinstance(row[2], _SETTINGS_KINDS)
+    return is_one and (len(row) == 3 or row[3] == row_checksum(row[1], row[2]))
+
+
+def _is_sequence(row: Row) -> bool:
+    return len(row) == 3 and row[1] == "images" and isinstance(row[2], int) and 0 <= row[2] <= _MAX_ID
+
+
+def _insert(target: sqlite3.Connection, table: str, row: Row) -> int:
+    """Store a row that has the form of this table's; what SQLite refuses, for being there twice say, is left out."""
+    values = _VALUES[table](row)
+    if values is None or not 0 < row[0] <= _MAX_ID:
+        return 0
+    if table == "images":  # of two rows for one path, the later one is right
+        target.execute("DELETE FROM images WHERE path = ? AND id < ?", (values["path"], row[0]))
+    checksum = row_checksum(*(values[column] for column in GUARDED[table]))
+    if len(row) > 1 + len(values) and row[1 + len(values)] != checksum:
+        return 0
+    columns = ",".join(values)
+    marks = ",".join("?" * (1 + len(values)))
+    with contextlib.suppress(sqlite3.IntegrityError):
+        statement = f"INSERT INTO {table} ({columns},checksum) VALUES ({marks})"
+        return target.execute(statement, (*values.values(), checksum)).rowcount
+    return 0
+
+
+def _content_values(row: Row) -> dict[str, Any] | None:
+    """A content's columns by name, if that is what the row is (its id comes first twice: as rowid and as NULL)."""
+    kinds = (int, type(None), bytes, str, int, int, bytes)
+    if not _has_form(row, *kinds) or len(row[2]) != 32 or not row[6] or len(row[6]) % 2:
+        return None
+    return dict(zip(GUARDED["contents"], (row[0], *row[2:7]), strict=True))
+
+
+def _features_values(row: Row) -> dict[str, Any] | None:
+    """The columns of local features by name."""
+    if not _has_form(row, int, type(None), bytes, str, bytes) or len(row[2]) != 32:
+        return None
+    return dict(zip(GUARDED["local_features"], (row[0], *row[2:5]), strict=True))
+
+
+def _image_values(row: Row) -> dict[str, Any] | None:
+    """An image's columns by name. Its state is left out of account: whether it has a content says as much."""
+    kinds = (int, type(None), bytes, int, int, str, (str, type(None)), (int, type(None)), str)
+    if not _has_form(row, *kinds):
+        return None
+    names = ("id", "path", "size", "mtime_ns", "state", "error", "content_id", "metadata")
+    values = dict(zip(names, (row[0], *row[2:9]), strict=True))
+    is_old = len(row) == len(kinds)  # before there were checksums, metadata could be what no filter can read
+    metadata = readable_metadata(values["metadata"].encode()) if is_old else values["metadata"]
+    return {**values, "state": "failed" if values["content_id"] is None else "ok", "metadata": metadata}
+
+
+_VALUES = {"contents": _content_values, "local_features": _features_values, "images": _image_values}
+
+
+def _has_form(row: Row, *kinds: type | tuple[type, ...]) -> bool:
+    return len(row) >= len(kinds) and all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=False))
+
+
+def _make_consistent(target: sqlite3.Connection, sequence: int) -> None:
+    """Images whose content was lost go: the next `index` describes them again. Indexes start over."""
+    target.execute("DELETE FROM images WHERE content_id IS NOT NULL AND content_id NOT IN (SELECT id FROM contents)")
+    target.execute("DELETE FROM local_features WHERE hash NOT IN (SELECT hash FROM contents)")
+    target.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'images'", (sequence,))
+    known = dict(target.execute("SELECT key, value FROM settings").fetchall())
+    generation = known["generation"] if isinstance(known.get("generation"), int) else 0
+    settings: dict[str, Any] = {
+        "searchable": target.execute("SELECT count(content_id) FROM images").fetchone()[0],
+        "generation": generation + 1,
+        "removals_since": generation + 1,
+    }
+    commonest = target.execute(COMMONEST_MODEL).fetchone()
+    if commonest is not None:  # where the settings were lost, the rows still say which model made them
+        settings |= {
+            key: value for key, value in zip(("fingerprint", "dim"), commonest, strict=True) if key not in known
+        }
+    for key, value in settings.items():
+        put_setting(target, key, value)

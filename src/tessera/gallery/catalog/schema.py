@@ -1,7 +1,8 @@
 """The catalogue's tables, their versions, and what an SQLite error means to a person.
 
-Two tables of rows: `images`, small, one a path, and `contents`, one a distinct file content and model, with the
-descriptor. Walking over a million paths therefore reads no descriptor, and two copies of a photo share one.
+Three tables of rows: `images`, small, one a path; `contents`, one a distinct file content and model, with the
+descriptor; `local_features`, one a content and system of local features. Walking over a million paths therefore reads
+no descriptor, two copies of a photo share one, and another model leaves the local features as they are.
 
 An id never changes its descriptor: a changed file gets a new id, and an id is never given twice. An index that knows
 the last id it holds and the removals since its generation can therefore catch up without comparing anything.
@@ -14,8 +15,12 @@ import sqlite3
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tessera.errors import GalleryDamagedError, GalleryError, GalleryLockedError, StorageError, TesseraError
+from tessera.gallery.catalog.checksums import checksum_in_sql, row_checksum
+from tessera.gallery.catalog.metadata import readable_metadata
+from tessera.storage import atomic_path
 
 APPLICATION_ID = 0x54455353  # "TESS"; `file` and other programs tell a gallery's catalogue by it
 BUSY_TIMEOUT_S = 10.0
@@ -48,6 +53,38 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "INSERT INTO settings VALUES ('generation', 0), ('removals_since', 0), ('searchable', 0)",
     ),
     ("CREATE INDEX images_failed ON images (id) WHERE state = 'failed'",),
+    (
+        *(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in ("settings", "contents", "images")),
+        "UPDATE images SET metadata = tessera_metadata(CAST(metadata AS BLOB)) WHERE NOT json_valid(metadata)",
+        *(f"UPDATE {table} SET checksum = {checksum_in_sql(table)}" for table in ("settings", "contents", "images")),
+    ),
+    (
+        """CREATE TABLE local_features (
+            id INTEGER PRIMARY KEY,
+            hash BLOB NOT NULL,
+            fingerprint TEXT NOT NULL,
+            features BLOB NOT NULL,
+            checksum INTEGER NOT NULL,
+            UNIQUE (hash, fingerprint))""",
+    ),
+    (
+        # What the file itself says (NULL: not looked at yet), the time of its sidecar, and its place in a group.
+        "ALTER TABLE images ADD COLUMN facts TEXT",
+        "ALTER TABLE images ADD COLUMN sidecar_ns INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE images ADD COLUMN group_id INTEGER",
+        "ALTER TABLE images ADD COLUMN group_rank INTEGER",
+        "CREATE INDEX images_by_group ON images (group_id, group_rank) WHERE group_id IS NOT NULL",
+        "ALTER TABLE contents ADD COLUMN signature BLOB",
+        # Removed on purpose: a picture with the hash of its content, or a folder.
+        "CREATE TABLE ignored (path BLOB PRIMARY KEY, hash BLOB) WITHOUT ROWID",
+        # Pairs of contents that were compared, by hash, so that another run need not compare them again.
+        """CREATE TABLE pairs (
+            kind TEXT NOT NULL,
+            first BLOB NOT NULL,
+            second BLOB NOT NULL,
+            score REAL NOT NULL,
+            PRIMARY KEY (kind, first, second)) WITHOUT ROWID""",
+    ),
 ]
 # Both say the disk is full: the second is what a quota or a file-size limit gives.
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -90,6 +127,8 @@ class FrozenConnection(sqlite3.Connection):
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions are opened by name, so that none is opened by accident."""
     connection = _connect(path)
+    connection.create_function("tessera_checksum", -1, row_checksum, deterministic=True)
+    connection.create_function("tessera_metadata", 1, readable_metadata, deterministic=True)
     try:
         connection.execute("PRAGMA synchronous = FULL")  # a commit that was acknowledged survives a power cut
         if read_only:
@@ -141,6 +180,8 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     version = check_identity(connection, path)
     if version == latest_version():
         return
+    if version > 0:
+        _back_up(connection, path.with_name(f"{path.name}.version-{version}"))
     if version == 0:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -150,7 +191,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
             for statement in step:
                 connection.execute(statement)
         if version == 0:
-            connection.execute("INSERT INTO settings VALUES ('uuid', ?)", (uuid.uuid4().hex,))
+            put_setting(connection, "uuid", uuid.uuid4().hex)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         connection.execute("COMMIT")
@@ -158,6 +199,17 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def put_setting(connection: sqlite3.Connection, key: str, value: Any) -> None:
+    connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?, ?)", (key, value, row_checksum(key, value)))
+
+
+def _back_up(connection: sqlite3.Connection, backup: Path) -> None:
+    """Keep the catalogue as the version before had it, whole or not at all, until somebody deletes it."""
+    with atomic_path(backup) as temporary, contextlib.closing(sqlite3.connect(temporary)) as copy:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file
 
 
 def check_identity(connection: sqlite3.Connection, path: Path) -> int:

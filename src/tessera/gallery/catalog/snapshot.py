@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tessera.errors import GalleryDamagedError
 from tessera.gallery.catalog import filters
+from tessera.gallery.catalog.checksums import GUARDED, damaged_rows, row_checksum
 from tessera.gallery.catalog.paths import from_blob
 
 Ids = npt.NDArray[np.int64]
 Descriptors = npt.NDArray[np.float16]
 
+# What a descriptor's checksum is of, and that checksum.
+_CONTENT = "contents.checksum, " + ", ".join(f"contents.{column}" for column in GUARDED["contents"])
+COMMONEST_MODEL = (
+    "SELECT fingerprint, length(descriptor) / 2 FROM contents GROUP BY 1, 2 ORDER BY count(*) DESC, 1 LIMIT 1"
+)
 _VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
 _STREAM_ROWS = 256  # half a megabyte of descriptors
+_FEATURES = (
+    "SELECT images.id, made.features FROM images JOIN contents ON contents.id = images.content_id "
+    "JOIN local_features AS made ON made.hash = contents.hash AND made.fingerprint = ?"
+)
 
 
 @dataclass(frozen=True)
@@ -31,11 +42,16 @@ class CatalogEntry:
     state: str
     metadata: str
     content_id: int | None
+    facts: str | None  # what its file says of itself; None: nobody has looked
+    sidecar_ns: int
 
 
 @dataclass(frozen=True)
 class Record:
-    """One image of the gallery. `error` says why a failed one could not be read."""
+    """One image of the gallery. `error` says why a failed one could not be read.
+
+    metadata: what its file says of itself, and over it what a CSV or a caller said.
+    """
 
     id: int
     path: str
@@ -47,6 +63,7 @@ class Record:
     width: int | None
     height: int | None
     content_hash: str | None
+    group_id: int | None = None
 
 
 class Snapshot:
@@ -89,7 +106,7 @@ class Snapshot:
         for start in range(0, len(paths), _VARIABLES):
             part = paths[start : start + _VARIABLES]
             rows = self._connection.execute(
-                "SELECT path, id, size, mtime_ns, state, metadata, content_id FROM images "
+                "SELECT path, id, size, mtime_ns, state, metadata, content_id, facts, sidecar_ns FROM images "
                 f"WHERE path IN ({_marks(len(part))})",
                 part,
             )
@@ -102,6 +119,16 @@ class Snapshot:
         ).fetchone()
         return None if row is None else int(row[0])
 
+    def copies_of(self, content_id: int, limit: int = 100) -> list[tuple[int, bytes]]:
+        """Ids and paths of the images that share a content."""
+        return self._connection.execute(
+            "SELECT id, path FROM images WHERE content_id = ? ORDER BY id LIMIT ?", (content_id, limit)
+        ).fetchall()
+
+    def ignored(self) -> dict[bytes, bytes | None]:
+        """What was removed on purpose: paths of pictures with the hashes of their contents, and of folders."""
+        return dict(self._connection.execute("SELECT path, hash FROM ignored"))
+
     def records(self, ids: Sequence[int]) -> dict[int, Record]:
         """The images of these ids; an id that is not there is left out."""
         found: dict[int, Record] = {}
@@ -111,19 +138,21 @@ class Snapshot:
                 found[record.id] = record
         return found
 
-    def page(self, *, after_id: int, limit: int, state: str, conditions: Sequence[filters.Condition]) -> list[Record]:
+    def page(
+        self, *, after_id: int, limit: int, state: str, conditions: Sequence[filters.AnyCondition]
+    ) -> list[Record]:
         """At most `limit` images in the order of their ids, from the one after `after_id`."""
         clause, parameters = filters.to_sql(conditions)
         where = f"images.id > ? AND images.state = ? AND {clause} ORDER BY images.id LIMIT ?"
         return list(self._select_records(where, [after_id, state, *parameters, limit]))
 
-    def count_matching(self, conditions: Sequence[filters.Condition]) -> int:
+    def count_matching(self, conditions: Sequence[filters.AnyCondition]) -> int:
         if not conditions:
             return self.searchable
         clause, parameters = filters.to_sql(conditions)
         return self._number(f"SELECT count(*) FROM images WHERE state = 'ok' AND {clause}", *parameters)
 
-    def matching_ids(self, conditions: Sequence[filters.Condition]) -> Ids:
+    def matching_ids(self, conditions: Sequence[filters.AnyCondition]) -> Ids:
         """The ids, ascending, of the images that meet every condition."""
         clause, parameters = filters.to_sql(conditions)
         rows = self._connection.execute(
@@ -145,22 +174,47 @@ class Snapshot:
         while rows := cursor.fetchmany(65536):
             yield np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
+    def spread_ids(self, count: int) -> Ids:
+        """About so many searchable ids, spread evenly over all."""
+        step = max(1, self.searchable // max(count, 1))
+        rows = self._connection.execute(
+            "SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS place FROM images WHERE state = 'ok') "
+            "WHERE place % ? = 0",
+            (step,),
+        )
+        return np.fromiter((row[0] for row in rows), np.int64)[:count]
+
     def stream_descriptors(self, after_id: int = 0) -> Iterator[tuple[Ids, Descriptors]]:
-        """Ids, ascending, and descriptors (N D) in pieces small enough to forget."""
+        """Ids, ascending, and descriptors (N D) in pieces small enough to forget, each held against its checksum."""
         cursor = self._connection.execute(
-            "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id "
+            f"SELECT images.id, {_CONTENT} FROM images JOIN contents ON contents.id = images.content_id "
             "WHERE images.id > ? ORDER BY images.id",
             (after_id,),
         )
         while rows := cursor.fetchmany(_STREAM_ROWS):
             ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
-            yield ids, decode_descriptors([row[1] for row in rows])
+            yield ids, decode_descriptors([_verified(row) for row in rows])
+
+    def damaged_rows(self, table: str) -> list[Any]:
+        """The ids (of settings, the keys) of the rows of a guarded table whose checksums are not their own."""
+        return list(damaged_rows(self._connection, table))
+
+    def commonest_model(self) -> tuple[str | None, int | None]:
+        """The fingerprint and the dimension that most contents have, whatever the settings say."""
+        row = self._connection.execute(COMMONEST_MODEL).fetchone()
+        return (None, None) if row is None else (row[0], row[1])
+
+    def images_of(self, content_ids: Iterable[int]) -> list[int]:
+        """The images that have one of these contents."""
+        found: list[int] = []
+        for content_id in content_ids:
+            rows = self._connection.execute("SELECT id FROM images WHERE content_id = ?", (content_id,))
+            found.extend(row[0] for row in rows)
+        return found
 
     def stream_blobs(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Ids and descriptors as they are stored, whatever their length, in pieces: for `check`."""
-        cursor = self._connection.execute(
-            "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id"
-        )
+        """Ids of contents and descriptors as they are stored, whatever their length, in pieces: for `check`."""
+        cursor = self._connection.execute("SELECT id, descriptor FROM contents")
         while rows := cursor.fetchmany(_STREAM_ROWS):
             yield rows
 
@@ -176,12 +230,85 @@ class Snapshot:
         for start in range(0, len(ids), _VARIABLES):
             part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
             rows = self._connection.execute(
-                "SELECT images.id, contents.descriptor FROM images JOIN contents ON contents.id = images.content_id "
+                f"SELECT images.id, {_CONTENT} FROM images JOIN contents ON contents.id = images.content_id "
                 f"WHERE images.id IN ({_marks(len(part))})",
                 part,
             )
-            found.update((row[0], decode_descriptors([row[1]])[0]) for row in rows)
+            found.update((row[0], decode_descriptors([_verified(row)])[0]) for row in rows)
         return found
+
+    def signatures(self, ids: Sequence[int]) -> dict[int, bytes]:
+        """The signature of each of these ids whose picture has one."""
+        found: dict[int, bytes] = {}
+        for start in range(0, len(ids), _VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+            found.update(
+                self._connection.execute(
+                    "SELECT images.id, signature FROM images JOIN contents ON contents.id = images.content_id "
+                    f"WHERE signature IS NOT NULL AND images.id IN ({_marks(len(part))})",
+                    part,
+                )
+            )
+        return found
+
+    def compared_pairs(self, kind: str) -> dict[tuple[str, str], float]:
+        """Scores of pairs of contents, by their hashes in order, that were compared before."""
+        rows = self._connection.execute("SELECT first, second, score FROM pairs WHERE kind = ?", (kind,))
+        return {(first.hex(), second.hex()): score for first, second, score in rows}
+
+    def groups(self) -> dict[int, list[int]]:
+        """The ids of each group's images, the cover first."""
+        found: dict[int, list[int]] = {}
+        for group_id, image_id in self._connection.execute(
+            "SELECT group_id, id FROM images WHERE group_id IS NOT NULL ORDER BY group_id, group_rank, id"
+        ):
+            found.setdefault(group_id, []).append(image_id)
+        return found
+
+    def local_features(self, ids: Sequence[int], fingerprint: str) -> dict[int, bytes]:
+        """The compact local features of each of these images that has them."""
+        found: dict[int, bytes] = {}
+        for start in range(0, len(ids), _VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+            found.update(
+                self._connection.execute(f"{_FEATURES} WHERE images.id IN ({_marks(len(part))})", [fingerprint, *part])
+            )
+        return found
+
+    def stream_local_features(self, fingerprint: str, after_id: int = 0) -> Iterator[list[tuple[int, bytes]]]:
+        """Ids, ascending, and compact local features in pieces; an image without them is left out."""
+        cursor = self._connection.execute(
+            f"{_FEATURES} WHERE images.id > ? ORDER BY images.id", (fingerprint, after_id)
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            yield rows
+
+    def stream_lacking_features(self, fingerprint: str) -> Iterator[list[tuple[bytes, bytes]]]:
+        """The path and the content's hash, in pieces, of an image of each content that has no local features."""
+        cursor = self._connection.execute(
+            "SELECT min(images.path), contents.hash FROM images JOIN contents ON contents.id = images.content_id "
+            "WHERE NOT EXISTS (SELECT 1 FROM local_features AS made WHERE made.hash = contents.hash "
+            "AND made.fingerprint = ?) GROUP BY contents.hash",
+            (fingerprint,),
+        )
+        while rows := cursor.fetchmany(_STREAM_ROWS):
+            yield rows
+
+    def count_local_features(self, fingerprint: str) -> tuple[int, int]:
+        """How many contents have local features, and their bytes."""
+        row = self._connection.execute(
+            "SELECT count(*), coalesce(sum(length(features)), 0) FROM local_features WHERE fingerprint = ?",
+            (fingerprint,),
+        ).fetchone()
+        return int(row[0]), int(row[1])
+
+    @property
+    def has_local_features(self) -> bool:
+        return self._connection.execute("SELECT 1 FROM local_features LIMIT 1").fetchone() is not None
+
+    def damaged_local_features(self) -> list[int]:
+        """The local features, by their own ids, that are not what was stored."""
+        return list(damaged_rows(self._connection, "local_features"))
 
     def stream_under(self, root: bytes, *, searchable: bool = False) -> Iterator[tuple[int, bytes]]:
         """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file.
@@ -200,8 +327,10 @@ class Snapshot:
     def facets(self, values_a_key: int) -> dict[str, dict[str, int]]:
         """Every metadata key with its most frequent values and how many images have each."""
         rows = self._connection.execute(
-            "SELECT key, CAST(value AS TEXT), count(*) AS times FROM images, json_each(images.metadata) "
-            "WHERE state = 'ok' GROUP BY 1, 2 ORDER BY 1, times DESC, 2"
+            # Days and places have nearly as many values as there are images: months are offered, places are not.
+            "SELECT key, CASE key WHEN 'date' THEN substr(value, 1, 7) ELSE CAST(value AS TEXT) END, "
+            "count(*) AS times FROM images, json_each(json_patch(coalesce(facts, '{}'), metadata)) "
+            "WHERE state = 'ok' AND key NOT IN ('latitude', 'longitude') GROUP BY 1, 2 ORDER BY 1, times DESC, 2"
         )
         found: dict[str, dict[str, int]] = {}
         for key, value, times in rows:
@@ -210,13 +339,20 @@ class Snapshot:
                 values[value] = times
         return found
 
+    def metadata_keys(self) -> list[str]:
+        """Every key of metadata that an image has, of its file or of a caller."""
+        rows = self._connection.execute(
+            "SELECT DISTINCT key FROM images, json_each(json_patch(coalesce(facts, '{}'), metadata)) ORDER BY key"
+        )
+        return [row[0] for row in rows]
+
     def _select_records(self, where: str, parameters: Sequence[Any]) -> Iterator[Record]:
         rows = self._connection.execute(
-            "SELECT images.id, path, size, mtime_ns, state, error, metadata, width, height, hash "
+            "SELECT images.id, path, size, mtime_ns, state, error, facts, metadata, width, height, hash, group_id "
             f"FROM images LEFT JOIN contents ON contents.id = images.content_id WHERE {where}",
             parameters,
         )
-        for image_id, path, size, mtime_ns, state, error, metadata, width, height, content_hash in rows:
+        for image_id, path, size, mtime_ns, state, error, facts, metadata, width, height, content_hash, group in rows:
             yield Record(
                 id=image_id,
                 path=from_blob(path),
@@ -224,14 +360,27 @@ class Snapshot:
                 mtime_ns=mtime_ns,
                 state=state,
                 error=error,
-                metadata=json.loads(metadata),
+                metadata={**json.loads(facts or "{}"), **json.loads(metadata)},
                 width=width,
                 height=height,
                 content_hash=None if content_hash is None else content_hash.hex(),
+                group_id=group,
             )
 
     def _number(self, query: str, *parameters: Any) -> int:
         return int(self._connection.execute(query, parameters).fetchone()[0])
+
+
+def _verified(row: Sequence[Any]) -> bytes:
+    """The descriptor of a row of an image's id, `_CONTENT`: one that was damaged must not decide what is found."""
+    _, stored, *content = row
+    if row_checksum(*content) != stored:
+        raise GalleryDamagedError(
+            f"The descriptor of image {row[0]} is damaged. `tessera check --repair` takes it out, and `tessera index` "
+            "makes it anew."
+        )
+    descriptor: bytes = content[-1]
+    return descriptor
 
 
 def decode_descriptors(blobs: Sequence[bytes]) -> Descriptors:

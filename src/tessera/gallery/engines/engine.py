@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,11 +35,15 @@ class Index(Protocol):
 
 @dataclass(frozen=True)
 class Shown:
-    """An index, and the moment of the catalogue that it shows. fingerprint: of the model of its descriptors."""
+    """An index, and the moment of the catalogue that it shows. fingerprint: of the model of its descriptors.
+
+    has_moved: whether the index has been brought up to a later moment since.
+    """
 
     index: Index
     generation: int
     fingerprint: str
+    has_moved: Callable[[], bool]
 
 
 class Engine(Protocol):

@@ -61,12 +61,15 @@ class FaissEngine:
         self.index_dir = index_dir
         self.codec = codec
         self._view: _View | None = None
+        self._moves = 0  # how often an index was brought up to a later moment: counted before it changes
         self._lock = threading.RLock()
 
     @property
     def shown(self) -> Shown | None:
-        view = self._view
-        return None if view is None else Shown(view.index, view.state.generation, view.state.fingerprint)
+        moves, view = self._moves, self._view
+        if view is None:
+            return None
+        return Shown(view.index, view.state.generation, view.state.fingerprint, lambda: self._moves != moves)
 
     @property
     def worth_saving(self) -> bool:
@@ -172,6 +175,7 @@ class FaissEngine:
         if view.state != current:
             if not _reaches(view.state, current, snapshot):
                 return False
+            self._moves += 1
             changes = _replay(view.index, snapshot, view.state)
             if view.index.needs_maintenance:
                 view.index.maintain()

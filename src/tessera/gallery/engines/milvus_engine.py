@@ -68,12 +68,13 @@ class MilvusEngine:
     def pin(self, catalog: Catalog) -> Iterator[tuple[Snapshot, Shown | None]]:
         self.refresh(catalog)
         with catalog.read() as snapshot:
-            yield snapshot, None if snapshot.searchable == 0 else self._show(snapshot)
+            yield snapshot, None if snapshot.searchable == 0 else self._show(snapshot, catalog)
 
-    def _show(self, snapshot: Snapshot) -> Shown:
-        """The collection is the same for every reader: it shows whatever its writer has pushed."""
-        self._size = snapshot.searchable
-        self._shown = Shown(self, snapshot.generation, str(snapshot.setting("fingerprint", "")))
+    def _show(self, snapshot: Snapshot, catalog: Catalog) -> Shown:
+        """The collection is the same for every reader: it shows whatever its writer has pushed, after the catalogue."""
+        self._size, generation = snapshot.searchable, snapshot.generation
+        fingerprint = str(snapshot.setting("fingerprint", ""))
+        self._shown = Shown(self, generation, fingerprint, lambda: catalog.generation() != generation)
         return self._shown
 
     @property
@@ -87,7 +88,7 @@ class MilvusEngine:
             with catalog.read() as snapshot:
                 current = self._current(snapshot)
                 pushed = self._stored()
-                self._show(snapshot)
+                self._show(snapshot, catalog)
                 self._behind = pushed != current
                 if not self._behind or not writing:
                     return
@@ -103,7 +104,7 @@ class MilvusEngine:
 
     def rebuild(self, catalog: Catalog) -> None:
         with self._lock, catalog.read() as snapshot:
-            self._show(snapshot)
+            self._show(snapshot, catalog)
             self._fill(snapshot)
             self._remember(self._current(snapshot))
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from tessera.data.decoding import DEFAULT_LIMITS
 from tessera.errors import UsageError
-from tessera.gallery.catalog.batch import encode_metadata
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
 from tessera.gallery.catalog.snapshot import encode_descriptor
 from tessera.gallery.ingest.reading import read_file
 from tessera.gallery.ingest.rebuilding import claim_model
-from tessera.gallery.ingest.sources import look_at
+from tessera.gallery.ingest.sources import look_at, with_sidecar
 from tessera.gallery.search.query import Descriptor, unit_descriptor
 from tessera.gallery.store import Store
 
@@ -50,7 +50,7 @@ def store_described(store: Store, images: Iterable[DescribedImage]) -> int:
         with store.catalog.write() as batch:
             for image, descriptor in checked:
                 path = to_blob(image.path)
-                read = read_file(look_at(path), max_bytes=DEFAULT_LIMITS.max_bytes)
+                read = read_file(with_sidecar(look_at(path)), max_bytes=DEFAULT_LIMITS.max_bytes)
                 content_hash = read.content_hash or hashlib.sha256(path + encode_descriptor(descriptor)).digest()
                 content_id = batch.add_content(
                     content_hash, store.describer.fingerprint, image.width, image.height, descriptor
@@ -63,6 +63,8 @@ def store_described(store: Store, images: Iterable[DescribedImage]) -> int:
                     content_id=content_id,
                     error=None,
                     metadata=metadata,
+                    facts=read.facts or "{}",
+                    sidecar_ns=read.found.sidecar_ns,
                 )
         stored += len(checked)
     return stored

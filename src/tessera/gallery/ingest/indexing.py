@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
 
@@ -16,9 +17,12 @@ from tessera.data.decoding import DEFAULT_LIMITS, Limits
 from tessera.extract.pipeline import Extraction
 from tessera.gallery.catalog.batch import Batch
 from tessera.gallery.catalog.catalog import Catalog
-from tessera.gallery.catalog.paths import from_blob
+from tessera.gallery.catalog.paths import from_blob, printable
 from tessera.gallery.catalog.snapshot import CatalogEntry
 from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.ingest.ignoring import IgnoreList
+from tessera.gallery.ingest.local_features import LocalDescriber
+from tessera.gallery.ingest.moves import follow_moves
 from tessera.gallery.ingest.plan import Plan, make_plan
 from tessera.gallery.ingest.reading import ReadFile, loader_source, read_ahead
 from tessera.gallery.ingest.sources import FoundFile, Source, find_files, look_at, refuse_missing
@@ -49,6 +53,7 @@ class IndexRun:
         self,
         catalog: Catalog,
         describer: Describer,
+        local: LocalDescriber,
         *,
         progress: ProgressCallback | None = None,
         limits: Limits = DEFAULT_LIMITS,
@@ -57,11 +62,14 @@ class IndexRun:
         self.report = IndexReport()
         self._catalog = catalog
         self._describer = describer
+        self._local = local
         self._progress = progress
         self._limits = limits
         self._ray = ray
         self._outcomes: list[_Outcome] = []
         self._fresh: dict[bytes, Extraction] = {}  # described, not yet stored
+        self._ignored: IgnoreList | None = None
+        self._features: dict[bytes, Future[bytes]] = {}  # local features of these, by hash
         self._stored_at = time.monotonic()
         self._done = self._total = 0
 
@@ -75,16 +83,26 @@ class IndexRun:
         retry: bool = False,
     ) -> IndexReport:
         self._refuse_missing(sources, prune=prune)
+        self._ignored = IgnoreList(self._catalog, sources)
         plan = Plan()
         try:
             files = chain(find_files(sources, self._pass_over), extra)
-            make_plan(self._catalog, files, plan, self.report, metadata=metadata, prune=prune, retry=retry)
+            make_plan(
+                self._catalog,
+                files,
+                plan,
+                self.report,
+                metadata=metadata,
+                prune=prune,
+                retry=retry,
+                ignored=self._ignored.holds,
+            )
             self._done, self._total = 0, len(plan)
             self._tell()
             self._describe(plan)
         finally:
             plan.close()
-        self._look_for_vanished(sources, prune=prune)
+        self.look_for_vanished(sources, prune=prune)
         return self.report
 
     def describe_contents(self, files: Iterable[tuple[FoundFile, bytes]], total: int, differing: Plan) -> None:
@@ -129,6 +147,10 @@ class IndexRun:
 
         def to_describe() -> Iterator[bytes | str]:
             for read in read_ahead(files, max_bytes=self._limits.max_bytes):
+                if self._is_ignored(read):
+                    self.report.ignored += 1
+                    self._done += 1
+                    continue
                 settled = self._settle(read)
                 if settled is not None:
                     accept(settled)
@@ -137,6 +159,7 @@ class IndexRun:
                 else:
                     if read.content_hash is not None:
                         copies[read.content_hash] = []
+                        self._features[read.content_hash] = self._local.submit(loader_source(read), self._limits)
                     sent.append(read)
                     yield loader_source(read)
 
@@ -155,6 +178,13 @@ class IndexRun:
                     accept(_Outcome(member, error=str(extraction.error)))
                 else:
                     accept(_Outcome(member, extraction, is_copy=member is not read))
+
+    def _is_ignored(self, read: ReadFile) -> bool:
+        return (
+            self._ignored is not None
+            and read.content_hash is not None
+            and self._ignored.follows(read.found.path, read.content_hash)
+        )
 
     def _settle(self, read: ReadFile) -> _Outcome | None:
         """The outcome of a file that needs no network: it could not be read, or its content is known."""
@@ -176,28 +206,56 @@ class IndexRun:
     def _store_images(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
         if outcomes:
+            features = self._finished_features(outcomes)
             with self._catalog.write() as batch:
+                self._store_features(batch, features)
                 known = batch.lookup([outcome.read.found.path for outcome in outcomes])
+                contents = {outcome.read.found.path: self._content_of(batch, outcome) for outcome in outcomes}
+                arrivals = {path: content_id for path, content_id in contents.items() if content_id is not None}
+                moved, overwritten = follow_moves(batch, arrivals, known)
                 for outcome in outcomes:
+                    read = outcome.read
                     batch.put_image(
-                        outcome.read.found.path,
-                        size=outcome.read.size,
-                        mtime_ns=outcome.read.mtime_ns,
-                        content_id=self._content_of(batch, outcome),
+                        read.found.path,
+                        size=read.size,
+                        mtime_ns=read.mtime_ns,
+                        content_id=contents[read.found.path],
                         error=outcome.error,
-                        metadata=outcome.read.found.metadata,
+                        metadata=read.found.metadata,
+                        facts=read.facts,
+                        sidecar_ns=read.found.sidecar_ns,
                     )
             for outcome in outcomes:
-                self._count(outcome, known.get(outcome.read.found.path))
+                self._count(outcome, known.get(outcome.read.found.path), moved)
+            for path in overwritten:
+                old_path = printable(from_blob(moved[path]))
+                self.report.add_remark(from_blob(path), f"{old_path} was moved onto it, and the picture it was is gone")
         self._stored(len(outcomes))
 
     def _store_contents(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
         if outcomes:
+            features = self._finished_features(outcomes)
             with self._catalog.write() as batch:
+                self._store_features(batch, features)
                 for outcome in outcomes:
                     self._content_of(batch, outcome)
         self._stored(len(outcomes))
+
+    def _finished_features(self, outcomes: Sequence[_Outcome]) -> dict[bytes, bytes]:
+        """The local features of what was described, waited for before the catalogue is locked."""
+        finished: dict[bytes, bytes] = {}
+        for outcome in outcomes:
+            making = self._features.pop(outcome.read.content_hash or b"", None)
+            if making is not None and outcome.extraction is not None and outcome.read.content_hash is not None:
+                finished[outcome.read.content_hash] = making.result()
+            elif making is not None:
+                making.cancel()
+        return finished
+
+    def _store_features(self, batch: Batch, features: dict[bytes, bytes]) -> None:
+        for content_hash, made in features.items():
+            batch.add_local_features(content_hash, self._local.model.fingerprint, made)
 
     def _content_of(self, batch: Batch, outcome: _Outcome) -> int | None:
         extraction = outcome.extraction
@@ -211,6 +269,7 @@ class IndexRun:
             extraction.width,
             extraction.height,
             extraction.descriptor,
+            extraction.signature,
         )
 
     def _stored(self, count: int) -> None:
@@ -219,11 +278,19 @@ class IndexRun:
         self._done += count
         self._tell()
 
-    def _count(self, outcome: _Outcome, known: CatalogEntry | None) -> None:
-        path = from_blob(outcome.read.found.path)
+    def _count(self, outcome: _Outcome, known: CatalogEntry | None, moved: Mapping[bytes, bytes]) -> None:
+        read = outcome.read
+        path = from_blob(read.found.path)
+        for remark in read.remarks:
+            self.report.add_remark(path, remark)
+        if outcome.error is None:
+            self.report.metadata_read += read.facts not in (None, "{}")
+            self.report.metadata_given += read.found.metadata not in (None, "{}")
         if outcome.error is not None:
             self.report.failed += 1
             self.report.add_problem(path, outcome.error)
+        elif read.found.path in moved:
+            self.report.moved += 1
         elif known is None or known.state == "failed":
             self.report.added += 1
             self.report.reused += outcome.is_copy
@@ -233,7 +300,8 @@ class IndexRun:
             self.report.changed += 1
             self.report.reused += outcome.is_copy
 
-    def _look_for_vanished(self, sources: Sequence[Source], *, prune: bool) -> None:
+    def look_for_vanished(self, sources: Sequence[Source], *, prune: bool) -> None:
+        """Count the images under the sources whose files are gone, and with `prune` take them out."""
         for source in sources:
             if source.kind == "list":
                 continue  # its rows were each looked at

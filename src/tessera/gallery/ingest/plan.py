@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -23,7 +23,7 @@ class Plan:
         self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._connection.execute(
             "CREATE TABLE files (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, error TEXT, metadata TEXT, "
-            "place INTEGER)"
+            "sidecar_ns INTEGER, place INTEGER)"
         )
         self._connection.execute("CREATE INDEX in_order ON files (place)")
 
@@ -34,15 +34,17 @@ class Plan:
         return int(self._connection.execute("SELECT count(*) FROM files").fetchone()[0])
 
     def __iter__(self) -> Iterator[FoundFile]:
-        rows = self._connection.execute("SELECT path, size, mtime_ns, error, metadata FROM files ORDER BY place")
+        rows = self._connection.execute(
+            "SELECT path, size, mtime_ns, error, metadata, sidecar_ns FROM files ORDER BY place"
+        )
         for row in rows:
             yield FoundFile(*row)
 
     def add(self, files: Iterable[FoundFile]) -> None:
         self._connection.executemany(
-            "INSERT INTO files VALUES (?, ?, ?, ?, ?, coalesce((SELECT max(place) FROM files), 0) + 1) "
+            "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, coalesce((SELECT max(place) FROM files), 0) + 1) "
             "ON CONFLICT (path) DO UPDATE SET metadata = coalesce(excluded.metadata, metadata)",
-            ((file.path, file.size, file.mtime_ns, file.error, file.metadata) for file in files),
+            ((file.path, file.size, file.mtime_ns, file.error, file.metadata, file.sidecar_ns) for file in files),
         )
 
 
@@ -55,11 +57,13 @@ def make_plan(
     metadata: str | None = None,
     prune: bool = False,
     retry: bool = False,
+    ignored: Callable[[bytes], bool] = lambda _: False,
 ) -> None:
     """Hold files against the catalogue by size and time, reading no content; the new and the changed go on the plan.
 
     metadata: given to every file that comes with none of its own. prune: take out those that are gone. retry: look
-    again at those that failed before. Metadata that has changed is stored at once.
+    again at those that failed before. ignored: whether a file that is not in the catalogue shall stay out of it.
+    Metadata that has changed is stored at once.
     """
     iterator = iter(files)
     while chunk := list(islice(iterator, _LOOKUP_FILES)):
@@ -67,6 +71,9 @@ def make_plan(
             chunk = [replace(file, metadata=metadata) if file.metadata is None else file for file in chunk]
         with catalog.read() as snapshot:
             known = snapshot.lookup([file.path for file in chunk])
+        admitted = [file for file in chunk if file.path in known or not ignored(file.path)]
+        report.ignored += len(chunk) - len(admitted)
+        chunk = admitted
         to_read = [file for file in chunk if _must_read(file, known.get(file.path), retry=retry)]
         plan.add(to_read)
         planned = {file.path for file in to_read}
@@ -78,7 +85,7 @@ def make_plan(
                 report.pruned += batch.remove(gone)
         report.failed_before += sum(match.state == "failed" for _, match in settled)
         report.unchanged += sum(match.state == "ok" for _, match in settled) - len(gone)
-        _store_metadata(catalog, settled)
+        report.metadata_given += _store_metadata(catalog, settled)
 
 
 def _must_read(file: FoundFile, known: CatalogEntry | None, *, retry: bool) -> bool:
@@ -87,10 +94,13 @@ def _must_read(file: FoundFile, known: CatalogEntry | None, *, retry: bool) -> b
     if file.error is not None:
         # It cannot be looked at now. If it was indexed, keep what there is: a disk that comes and goes loses nothing.
         return known.state == "failed" and known.size != file.size
-    return (file.size, file.mtime_ns) != (known.size, known.mtime_ns)
+    if known.facts is None and known.state == "ok":
+        return True  # indexed by a version that did not look at what a file says of itself
+    return (file.size, file.mtime_ns, file.sidecar_ns) != (known.size, known.mtime_ns, known.sidecar_ns)
 
 
-def _store_metadata(catalog: Catalog, settled: list[tuple[FoundFile, CatalogEntry]]) -> None:
+def _store_metadata(catalog: Catalog, settled: list[tuple[FoundFile, CatalogEntry]]) -> int:
+    """Store what is new about files that need no reading; how many files something was said of."""
     changes = [
         (known.id, file.metadata)
         for file, known in settled
@@ -100,3 +110,4 @@ def _store_metadata(catalog: Catalog, settled: list[tuple[FoundFile, CatalogEntr
         with catalog.write() as batch:
             for image_id, metadata in changes:
                 batch.set_metadata(image_id, metadata)
+    return sum(file.metadata not in (None, "{}") for file, _ in settled)

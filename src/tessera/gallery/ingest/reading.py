@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -11,8 +12,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tessera.data import xmp
+from tessera.data.photo_metadata import read_metadata
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import from_blob
-from tessera.gallery.ingest.sources import FoundFile, explain
+from tessera.gallery.ingest.sources import FoundFile, explain, sidecar_paths
 
 # A file written again within one tick of the file system's clock keeps its time. A time this fresh proves nothing.
 _TICK_NS = 20_000_000
@@ -25,6 +29,8 @@ class ReadFile:
     """A file as it was at one moment: its content and hash, or the reason why there is none.
 
     content None with a hash None and no error: more bytes than the limit, which the loader shall refuse by itself.
+    facts: what the file and the XMP beside it say of the picture, as the catalogue keeps it; remarks: what of that
+    could not be right.
     """
 
     found: FoundFile
@@ -33,6 +39,8 @@ class ReadFile:
     content: bytes | None = None
     content_hash: bytes | None = None
     error: str | None = None
+    facts: str | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def read_ahead(files: Iterable[FoundFile], *, max_bytes: int) -> Iterator[ReadFile]:
@@ -65,7 +73,24 @@ def read_file(found: FoundFile, *, max_bytes: int) -> ReadFile:
             content = file.read(max_bytes + 1)
     except OSError as error:
         return ReadFile(found, found.size, found.mtime_ns, error=explain(error))
-    return ReadFile(found, size, mtime_ns, content, hashlib.sha256(content).digest())
+    facts, remarks = read_metadata(content, _read_sidecar(found))
+    return ReadFile(
+        found,
+        size,
+        mtime_ns,
+        content,
+        hashlib.sha256(content).digest(),
+        facts=encode_metadata(facts),
+        remarks=tuple(remarks),
+    )
+
+
+def _read_sidecar(found: FoundFile) -> bytes | None:
+    if found.sidecar_ns:
+        for path in sidecar_paths(found.path):
+            with contextlib.suppress(OSError), open(path, "rb", opener=_open_without_waiting) as file:
+                return file.read(xmp.MAX_BYTES + 1)
+    return None
 
 
 def _open_without_waiting(path: str | bytes, flags: int) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tessera.errors import GalleryError
 from tessera.gallery.catalog.batch import Batch
 from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.paths import from_blob, printable
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.indexing import IndexRun
 from tessera.gallery.ingest.plan import Plan
@@ -48,10 +50,27 @@ def _switch_model(catalog: Catalog, describer: Describer, run: IndexRun, differi
 
     A killed run goes on where it stopped: what was described is stored by content and model.
     """
+    _refuse_missing_files(catalog, describer.fingerprint)  # before hours of describing
     run.describe_contents(_known_files(catalog, describer.fingerprint), _size_of(catalog), differing)
+    _refuse_missing_files(catalog, describer.fingerprint)  # a disk may have gone meanwhile
     with catalog.write() as batch:
         run.report.redescribed = batch.switch_fingerprint(describer.fingerprint)
         _remember_model(batch, describer)
+
+
+def _refuse_missing_files(catalog: Catalog, fingerprint: str) -> None:
+    """Raise where images would lose their descriptors because their files are out of reach: a disk that is not mounted.
+
+    Files that are there but have changed or cannot be decoded are looked at afterwards, as in every run.
+    """
+    missing = [found for found, _ in _known_files(catalog, fingerprint) if found.error is not None]
+    if missing:
+        raise GalleryError(
+            f"{len(missing)} files of this gallery cannot be reached, so no other model can describe them: "
+            f"{printable(from_blob(missing[0].path))}{', ...' if len(missing) > 1 else ''} ({missing[0].error}). "
+            "Nothing was changed. Mount their disk; or take them out first, by `tessera index FOLDER --rebuild "
+            "--prune` or by `tessera remove`."
+        )
 
 
 def _remember_model(batch: Batch, describer: Describer) -> None:

@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
-from tessera.errors import DataError
-from tessera.gallery.catalog.batch import encode_metadata
+from tessera.errors import DataError, UsageError
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import from_blob, printable, to_blob
 
 LIST_SUFFIXES = frozenset({b".csv", b".tsv", b".txt"})
@@ -23,9 +23,15 @@ def read_list(list_path: bytes, report: Callable[[bytes, str], None]) -> Iterato
         # Escaped surrogates carry paths that are no UTF-8 through.
         with open(list_path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             if list_path.lower().endswith(b".txt"):
-                for line in file:
-                    if path := line.strip("\r\n"):
-                        yield to_blob(os.path.join(folder, path)), None
+                for number, line in enumerate(file, start=1):
+                    if not (path := line.strip("\r\n")):
+                        continue
+                    try:
+                        found = _absolute(folder, path)
+                    except UsageError as error:
+                        report(list_path, f"line {number} skipped: {error}")
+                        continue
+                    yield found, None
             else:
                 yield from _read_table(file, list_path, folder, report)
     except csv.Error as error:
@@ -63,7 +69,19 @@ def _read_table(
             for i, (key, value) in enumerate(zip(header, row, strict=True))
             if i != path_column and key and value
         }
-        yield to_blob(os.path.join(folder, row[path_column])), encode_metadata(metadata)
+        try:
+            found = _absolute(folder, row[path_column]), encode_metadata(metadata)
+        except UsageError as error:
+            report(list_path, f"line {line} skipped: {error}")
+            continue
+        yield found
+
+
+def _absolute(folder: str, path: str) -> bytes:
+    """The path that a line names, from the list's own folder."""
+    if "\0" in path:
+        raise UsageError(f"no file's name can hold the byte 0, as {printable(path)} does")
+    return to_blob(os.path.join(folder, path))
 
 
 def _delimiter(first_line: str, list_path: bytes) -> str:

@@ -7,6 +7,7 @@ and each folder once, however many links lead to it: a loop ends, and a file kee
 # ruff: noqa: PTH112, PTH114, PTH116, PTH122, PTH207 - pathlib takes no bytes
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import glob
@@ -14,7 +15,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tessera.errors import UsageError
@@ -27,13 +28,17 @@ Report = Callable[[bytes, str], None]
 
 @dataclass(frozen=True)
 class FoundFile:
-    """One picture to look at. error: why its size and time could not be read; metadata None: nothing is said of it."""
+    """One picture to look at. error: why its size and time could not be read; metadata None: nothing is said of it.
+
+    sidecar_ns: the time of the XMP file beside it, 0 where there is none.
+    """
 
     path: bytes
     size: int = -1
     mtime_ns: int = -1
     error: str | None = None
     metadata: str | None = None
+    sidecar_ns: int = 0
     gone: bool = False
 
 
@@ -73,9 +78,9 @@ def find_files(sources: Sequence[Source], report: Report) -> Iterator[FoundFile]
             yield from _walk(source.path, report)
         elif source.kind == "list":
             for path, metadata in read_list(source.path, report):
-                yield look_at(path, metadata)
+                yield with_sidecar(look_at(path, metadata))
         elif source.kind == "file":
-            yield look_at(source.path)
+            yield with_sidecar(look_at(source.path))
         elif source.kind == "glob":
             yield from _expand(source, report)
 
@@ -91,6 +96,19 @@ def look_at(path: bytes, metadata: str | None = None) -> FoundFile:
     if not stat.S_ISREG(status.st_mode):
         return FoundFile(path, error="it is not a file", metadata=metadata)
     return FoundFile(path, status.st_size, status.st_mtime_ns, metadata=metadata)
+
+
+def sidecar_paths(path: bytes) -> tuple[bytes, bytes]:
+    """Where the XMP of a picture may lie: `a.jpg.xmp`, which is of this file alone, or `a.xmp`."""
+    return path + b".xmp", os.path.splitext(path)[0] + b".xmp"
+
+
+def with_sidecar(found: FoundFile) -> FoundFile:
+    """The file with the time of the XMP beside it."""
+    for path in sidecar_paths(found.path) if found.error is None else ():
+        with contextlib.suppress(OSError):
+            return replace(found, sidecar_ns=os.stat(path).st_mtime_ns)
+    return found
 
 
 def is_gone(error: OSError) -> bool:
@@ -123,19 +141,20 @@ def _walk(root: bytes, report: Report) -> Iterator[FoundFile]:
                     report(folder, "skipped: this symbolic link leads to a folder that was already looked through")
                 continue
             visited.add((status.st_dev, status.st_ino))
-            files, folders, linked = _list_folder(folder, report)
+            files, sidecars, folders, linked = _list_folder(folder, report)
         except OSError as error:
             report(folder, f"this folder could not be looked through: {explain(error)}")
             continue
         links.extend(linked)
         waiting.extend(reversed(folders))
         for path in files:
-            yield look_at(path)
+            found = look_at(path)
+            yield with_sidecar(found) if sidecars.intersection(sidecar_paths(path)) else found
 
 
-def _list_folder(folder: bytes, report: Report) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Pictures, folders and links to folders in one folder, sorted; hidden ones and galleries are left out."""
-    files, folders, links = [], [], []
+def _list_folder(folder: bytes, report: Report) -> tuple[list[bytes], set[bytes], list[bytes], list[bytes]]:
+    """Pictures, XMP files, folders and links to folders in one folder, sorted; hidden ones and galleries left out."""
+    files, sidecars, folders, links = [], set(), [], []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(b"."):
@@ -146,10 +165,12 @@ def _list_folder(folder: bytes, report: Report) -> tuple[list[bytes], list[bytes
                 links.append(entry.path)
             elif is_picture_name(entry.name):
                 files.append(entry.path)
+            elif entry.name.endswith(b".xmp"):
+                sidecars.add(entry.path)
             elif entry.name == b"catalog.sqlite":
                 report(folder, "skipped: this folder is a gallery")
-                return [], [], []
-    return sorted(files), sorted(folders), sorted(links)
+                return [], set(), [], []
+    return sorted(files), sidecars, sorted(folders), sorted(links)
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
@@ -173,7 +194,7 @@ def _expand(source: Source, report: Report) -> Iterator[FoundFile]:
         if os.path.isdir(path):
             yield from _walk(path, report)
         elif is_picture_name(path):
-            yield look_at(path)
+            yield with_sidecar(look_at(path))
 
 
 def _fixed_part(pattern: bytes) -> bytes:

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from tessera.data.images import load_photo
-from tessera.errors import ImageError
+from tessera.errors import ImageError, StorageError
 from tessera.extract.runtime import default_threads
+from tessera.gallery.catalog.paths import to_blob
 from tessera.gallery.catalog.snapshot import Record, Snapshot
 from tessera.gallery.ingest.indexing import ProgressCallback
 from tessera.gallery.results import Hit, IndexProgress
@@ -52,8 +53,10 @@ class LocalFeatureIndex:
     def path(self) -> Path:
         return self._store.path / LOCAL_NAME
 
-    def index(self, name: str, progress: ProgressCallback | None = None) -> dict[str, Any]:
+    def index(self, name: str, progress: ProgressCallback | None = None, roots: Sequence[bytes] = ()) -> dict[str, Any]:
         """Make and store the features of every image that has none; the caller writes. Goes on where it stopped.
+
+        roots: only of images at these paths or below them.
 
         name: an extractor, the folder of a local bundle, a system, or `dsm` for the maxima of the gallery's own model.
         """
@@ -61,7 +64,10 @@ class LocalFeatureIndex:
         features = self._shelf(create=True)
         assert features is not None
         known, wanted = features.known(extractor.fingerprint), self._contents()
-        lacking = {content: record for content, record in wanted.items() if content not in known}
+        asked = (
+            wanted if not roots else {content: record for content, record in wanted.items() if _lies_in(record, roots)}
+        )
+        lacking = {content: record for content, record in asked.items() if content not in known}
         failures: dict[str, str] = {}
         for done, (content, record) in enumerate(lacking.items(), start=1):
             try:
@@ -116,6 +122,8 @@ class LocalFeatureIndex:
                 break
             found = self._candidates([records[hit.id] for hit in head[start : start + at_once]], reranker, tally)
             counts += reranker.count_inliers(asked, found, threads=threads).tolist()
+        if tally["kept"] and (shelf := self._shelf(create=False)) is not None:
+            shelf.flush()
         inliers = np.array(counts + [0] * (len(head) - len(counts)), np.int64)
         order = order_candidates(inliers, [hit.score for hit in head])
         notes = _notes(kind, reranker, tally)
@@ -145,6 +153,7 @@ class LocalFeatureIndex:
                 try:
                     features = as_stored(reranker.extractor.extract(_read(record)))
                     self._remember(fingerprint, content, features)
+                    tally["kept"] += self._keep(fingerprint, content, features)
                     tally["made"] += 1
                 except ImageError:
                     tally["lost"] += 1
@@ -217,6 +226,16 @@ class LocalFeatureIndex:
                 self._made.pop(next(iter(self._made)))
             self._made[fingerprint, content] = features
 
+    def _keep(self, fingerprint: str, content: str, features: LocalFeatures) -> bool:
+        """Store features that a search has made: the next one need not. False where nothing may be written."""
+        try:
+            shelf = self._shelf(create=True)
+            assert shelf is not None
+            shelf.put(fingerprint, content, features)
+        except StorageError:
+            return False
+        return True
+
     def close(self) -> None:
         with self._lock:
             if self._features is not None:
@@ -228,9 +247,10 @@ def _notes(kind: str, reranker: Reranker, tally: Counter[str]) -> list[str]:
     notes = []
     if tally["made"]:
         name = "dsm" if kind == "dsm" else reranker.extractor.name
+        kept = "and kept for the next" if tally["kept"] else "and could not be kept"
         notes.append(
-            f"{kind}: the local features of {tally['made']} images were made for this search; "
-            f"`tessera index --local {name}` stores them."
+            f"{kind}: the local features of {tally['made']} images were made for this search {kept}; "
+            f"`tessera index --local {name}` makes them for all."
         )
     if tally["lost"]:
         notes.append(f"{kind}: {tally['lost']} images could not be read again and keep their global scores.")
@@ -248,6 +268,11 @@ def _read(record: Record) -> Any:
     if hashlib.sha256(content).hexdigest() != record.content_hash:
         raise ImageError(f"{record.path} has changed since it was indexed. Index it again.")
     return load_photo(content, size=SIZE)
+
+
+def _lies_in(record: Record, roots: Sequence[bytes]) -> bool:
+    path = to_blob(record.path)
+    return any(path == root or path.startswith(root.rstrip(b"/") + b"/") for root in roots)
 
 
 def _absolute(name: str) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tessera.data.boxes import Box
-from tessera.data.images import DEFAULT_LIMITS, Limits, Pixels, Source, load_photo
+from tessera.data.boxes import Box, reaches_beyond
+from tessera.data.images import DEFAULT_LIMITS, Limits, Pixels, Source, read_photo
 from tessera.errors import GalleryError, UsageError
 from tessera.gallery.catalog.snapshot import Record, Snapshot
 
@@ -26,17 +26,21 @@ class QueryPicture:
     """A query, decoded where its pixels are needed and only then: once for each size that is asked for.
 
     The network and the local features both see the part inside the box, cut from the picture's own pixels and then
-    reduced, each to its size. limits: what the picture may cost; those of a service are narrower.
+    reduced, each to its size. limits: what the picture may cost; those of a service are narrower. exclude: an image of
+    the gallery that is not to be found: the query itself, where a benchmark leaves one out.
     """
 
-    def __init__(self, query: Query, box: Box | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.box, self.limits = box, limits
+    def __init__(
+        self, query: Query, box: Box | None = None, limits: Limits = DEFAULT_LIMITS, *, exclude: int | None = None
+    ) -> None:
+        self.box, self.limits, self.exclude = box, limits, exclude
         self.image_id: int | None = None
         self._record: Record | None = None  # of the image of the gallery, once it is located
         self._source: Source | None = None
         self._given: Descriptor | None = None
         self._pixels: dict[int, Pixels] = {}
         self._described: tuple[str, Descriptor] | None = None  # by which network
+        self.notes: list[str] = []
         if isinstance(query, int | np.integer) and not isinstance(query, bool):
             self.image_id = int(query)
         elif isinstance(query, np.ndarray) and query.ndim == 3 and query.dtype == np.uint8:
@@ -52,6 +56,15 @@ class QueryPicture:
                 "A query must be a path, bytes, a PIL image, an array or an id of the gallery, "
                 f"not {type(query).__name__}."
             )
+
+    @property
+    def whole_picture(self) -> Source | None:
+        """What is to be decoded to describe the query; None where it is a part of a picture, or needs no decoding."""
+        return self._source if self.box is None and self.image_id is None else None
+
+    def was_described(self, fingerprint: str, descriptor: Descriptor) -> None:
+        """Take the descriptor that a network made of the whole picture."""
+        self._described = fingerprint, descriptor
 
     @property
     def is_picture(self) -> bool:
@@ -89,7 +102,11 @@ class QueryPicture:
         """The picture inside the box, H W 3, its longer side at most `size`."""
         assert self._source is not None
         if size not in self._pixels:
-            self._pixels[size] = load_photo(self._source, size=size, box=self.box, limits=self.limits)
+            photo = read_photo(self._source, size=size, box=self.box, limits=self.limits)
+            self._pixels[size] = photo.pixels
+            if self.box is not None and not self.notes and reaches_beyond(self.box, photo.width, photo.height):
+                size_text = f"{photo.width} x {photo.height}"
+                self.notes.append(f"the box reaches beyond the picture, which is {size_text} pixels: it was clipped")
         return self._pixels[size]
 
 

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import UsageError
-from tessera.gallery.catalog.filters import Condition
+from tessera.errors import UsageError, unknown_name
+from tessera.gallery.catalog.filters import BUILT_IN_KEYS, AnyCondition, Near
 from tessera.gallery.catalog.snapshot import Ids, Record
 from tessera.gallery.results import Hit, SearchResult
+from tessera.gallery.search.by_parts import Judged
 from tessera.gallery.search.local_features import LocalFeatureIndex
 from tessera.gallery.search.options import SearchOptions
+from tessera.gallery.search.parts_searcher import PartsSearcher
 from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.store import Store
 from tessera.gallery.view import View
+from tessera.local.calibration import VERIFIED_INLIERS
 
 Scores = npt.NDArray[np.float32]
 
@@ -38,6 +41,8 @@ class Candidates:
     records: dict[int, Record]
     source: str
     described_s: float
+    judged: tuple[Judged, ...] = ()  # Q, where local features took part
+    notes: tuple[str, ...] = ()
 
 
 class Searcher:
@@ -46,8 +51,9 @@ class Searcher:
     def __init__(self, store: Store, local: LocalFeatureIndex) -> None:
         self._store = store
         self._local = local
+        self._parts = PartsSearcher(store)
         self._lock = threading.Lock()
-        self._filtered: dict[tuple[int, tuple[Condition, ...]], Ids] = {}
+        self._filtered: dict[tuple[int, tuple[AnyCondition, ...]], Ids] = {}
 
     def search(self, queries: Sequence[QueryPicture], options: SearchOptions) -> list[SearchResult]:
         """The answer to each query, all of one moment of the gallery."""
@@ -57,33 +63,55 @@ class Searcher:
         found = self._find_consistently(queries, options)
         timing = {"embed": found.described_s, "search": time.perf_counter() - started - found.described_s}
         results = []
+        if found.judged:
+            milliseconds = _milliseconds({**timing, "total": sum(timing.values())})
+            return [
+                self._answer(judged, query, found, options, milliseconds)
+                for judged, query in zip(found.judged, queries, strict=True)
+            ]
         for query, scores, ids in zip(queries, found.scores, found.ids, strict=True):
             hits = _hits(scores, ids, found.records)
-            notes: list[str] = []
+            notes = [*query.notes, *found.notes]
             reranking = time.perf_counter()
             if options.local_reranker is not None:
-                hits, notes = self._local.rerank(
+                hits, said = self._local.rerank(
                     options.local_reranker, query, hits, found.records, found.source, options.timeout_s
                 )
+                notes += said
             finished = time.perf_counter()
             spent = {**timing, "total": found.described_s + timing["search"] + finished - reranking}
             if options.local_reranker is not None:
                 spent["rerank"] = finished - reranking
-            milliseconds = {stage: round(1e3 * seconds, 3) for stage, seconds in spent.items()}
-            results.append(SearchResult(hits[: options.k], milliseconds, notes))
+            results.append(SearchResult(hits[: options.k], _milliseconds(spent), notes))
         return results
 
+    def _answer(
+        self,
+        judged: Judged,
+        query: QueryPicture,
+        found: Candidates,
+        options: SearchOptions,
+        milliseconds: dict[str, float],
+    ) -> SearchResult:
+        hits = _judged_hits(judged, found.records, options, self._parts.calibration.certain)
+        certain = bool(len(judged.ids)) and float(judged.probabilities[0]) >= self._parts.calibration.certain
+        notes = [*query.notes, *found.notes]
+        if not certain:
+            notes.append("Nothing certain: no image of the collection surely shows this. These are the nearest.")
+        if judged.turns:
+            notes.append(f"Found by the query turned by {90 * judged.turns} degrees.")
+        return SearchResult(hits, milliseconds, notes, certain=certain, turns=judged.turns)
+
     def _find_consistently(self, queries: Sequence[QueryPicture], options: SearchOptions) -> Candidates:
-        """Candidates whose records are all there.
+        """Candidates that show one moment.
 
         The snapshot cannot change, but the index may run ahead of it: FAISS when another thread brings it up to a later
-        moment, Milvus when another process writes. An image that the snapshot does not know has then taken the place of
-        one that it does, and the search is made again on a new view.
+        moment, Milvus when another process writes. Then the search is made again on a new view.
         """
         for _ in range(_TRIES):
             with self._store.pin() as view:
                 found = self._find(queries, options, view)
-                if not view.is_current or len(found.records) == len(np.unique(found.ids[found.ids >= 0])):
+                if not view.is_current or _fits(found, options, view):
                     break
         return found
 
@@ -91,6 +119,18 @@ class Searcher:
         """Describe, find candidates, and look them up."""
         started = time.perf_counter()
         descriptors = self._describe(queries, view)
+        notes: tuple[str, ...] = ()
+        if options.uses_parts and (notes := self._parts.reasons_against(queries, view, options)) == ():
+            features = [self._parts.describe(query, view) for query in queries]
+            described_s = time.perf_counter() - started
+            allowed = self._allowed_ids(options.conditions, view)
+            judged = tuple(
+                self._parts.search(view, descriptor, found, options, allowed, query.exclude)
+                for descriptor, found, query in zip(descriptors, features, queries, strict=True)
+            )
+            ids = np.unique(np.concatenate([one.ids[: options.k] for one in judged]))
+            records = view.snapshot.records(ids.tolist())
+            return Candidates(np.empty((0, 0), np.float32), ids[None], records, "", described_s, judged)
         described_s = time.perf_counter() - started
         scores, ids = self._choose(descriptors, options, view)
         records = view.snapshot.records(np.unique(ids[ids >= 0]).tolist())
@@ -99,7 +139,7 @@ class Searcher:
             source = self._local.source_of(options.local_reranker.name, view.snapshot)
             for query in queries:
                 query.locate(view.snapshot)
-        return Candidates(scores, ids, records, source, described_s)
+        return Candidates(scores, ids, records, source, described_s, notes=notes)
 
     def _describe(self, queries: Sequence[QueryPicture], view: View) -> Scores:
         """Descriptors Q D, by the model of the view."""
@@ -136,7 +176,7 @@ class Searcher:
             allowed=allowed,
         )
 
-    def _allowed_ids(self, conditions: tuple[Condition, ...], view: View) -> Ids | None:
+    def _allowed_ids(self, conditions: tuple[AnyCondition, ...], view: View) -> Ids | None:
         """Ids that meet the conditions; remembered, since a user who filters asks again with the same filter."""
         if not conditions:
             return None
@@ -145,6 +185,8 @@ class Searcher:
             if key in self._filtered:
                 return self._filtered[key]
         ids = view.snapshot.matching_ids(conditions)
+        if not len(ids):
+            _refuse_unknown_keys(conditions, view.snapshot.metadata_keys())
         with self._lock:
             while len(self._filtered) >= _FILTERS_KEPT:
                 self._filtered.pop(next(iter(self._filtered)))
@@ -152,10 +194,61 @@ class Searcher:
         return ids
 
 
+def _refuse_unknown_keys(conditions: Sequence[AnyCondition], keys: Sequence[str]) -> None:
+    """A filter that nothing meets because no image has its key was mistyped, rather than meant."""
+    for condition in conditions:
+        if isinstance(condition, Near):
+            if not {"latitude", "longitude"} <= set(keys):
+                raise UsageError("No image of the gallery says where it was taken, so none is near any place.")
+        elif condition.key not in (*keys, *BUILT_IN_KEYS):
+            raise UsageError(unknown_name("metadata key", condition.key, [*keys, *BUILT_IN_KEYS]))
+
+
+def _fits(found: Candidates, options: SearchOptions, view: View) -> bool:
+    """Whether the index kept nothing back that the snapshot has.
+
+    An image that was changed has a new id. Where the index ran ahead, it answers with that one, which the snapshot does
+    not know; behind a filter, which admits ids of the snapshot only, it answers with neither.
+    """
+    if options.conditions and view.shown.has_moved():
+        return False
+    return len(found.records) == len(np.unique(found.ids[found.ids >= 0]))
+
+
 def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
     """Hits of one query; an image that was removed a moment ago is left out."""
     kept = [(float(score), records[i]) for score, i in zip(scores, ids.tolist(), strict=True) if i in records]
     return [
-        Hit(rank, record.id, record.path, score, record.metadata, width=record.width, height=record.height)
+        Hit(rank, record.id, record.path, min(score, 1.0), record.metadata, width=record.width, height=record.height)
         for rank, (score, record) in enumerate(kept)
     ]
+
+
+def _judged_hits(judged: Judged, records: dict[int, Record], options: SearchOptions, certain: float) -> list[Hit]:
+    """Hits with what was found out about each. A few places may agree by chance: the rest must speak for it, too."""
+    hits: list[Hit] = []
+    for row, image_id in enumerate(judged.ids[: options.k].tolist()):
+        record, probability = records.get(image_id), float(judged.probabilities[row])
+        if record is None or probability < options.min_probability:
+            continue
+        inliers = int(judged.inliers[row])
+        hits.append(
+            Hit(
+                len(hits),
+                record.id,
+                record.path,
+                probability,
+                record.metadata,
+                inliers if inliers >= 0 else None,
+                record.width,
+                record.height,
+                probability,
+                inliers >= VERIFIED_INLIERS and probability >= certain,
+                {"global": float(judged.cosines[row]), "local": float(judged.local_scores[row])},
+            )
+        )
+    return hits
+
+
+def _milliseconds(seconds: dict[str, float]) -> dict[str, float]:
+    return {stage: round(1e3 * value, 3) for stage, value in seconds.items()}

@@ -12,14 +12,31 @@ from torch import Tensor
 
 from tessera.errors import CheckpointError
 from tessera.models.backbones.base import Backbone, check_keys
+from tessera.models.backbones.convnext import ConvNeXt
 from tessera.models.backbones.imagenet import imagenet_path
 from tessera.models.backbones.mobile import EfficientNetLite, EfficientNetLiteLevels, MobileNetV2
 from tessera.models.backbones.resnet import ResNet
 from tessera.models.backbones.timm import TimmBackbone
 from tessera.models.backbones.tiny import TinyBackbone
+from tessera.models.backbones.vit import VisionTransformer
+from tessera.models.shapes import SHAPES, ConvNeXtShape, Shape
 from tessera.registry import Registry
 
-__all__ = ["BACKBONES", "Backbone", "build_backbone", "check_keys", "load_backbone_weights", "read_state"]
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "build_backbone",
+    "build_shape",
+    "check_keys",
+    "load_backbone_weights",
+    "read_state",
+]
+
+
+def build_shape(shape: Shape) -> Backbone:
+    """A foundation model of any shape, its weights random."""
+    return ConvNeXt(shape) if isinstance(shape, ConvNeXtShape) else VisionTransformer(shape)
+
 
 BACKBONES: Registry[Callable[[], Backbone]] = Registry("backbone")
 for _depth in (18, 34, 50, 101, 152):
@@ -31,6 +48,8 @@ for _variant in (0, 1, 2):
     BACKBONES.add(f"efficientnet-lite{_variant}-levels", partial(EfficientNetLiteLevels, _variant))
 BACKBONES.add("mobilenet-v2", MobileNetV2)
 BACKBONES.add("tiny", TinyBackbone)
+for _name, _shape in SHAPES.items():
+    BACKBONES.add(_name, partial(build_shape, _shape))
 
 
 def build_backbone(name: str, weights: str | Path | None = None) -> Backbone:

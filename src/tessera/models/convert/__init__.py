@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tessera.errors import CheckpointError
+from tessera.errors import CheckpointError, UsageError
 from tessera.models.bundle import Bundle, ModelCard
-from tessera.models.convert.foreign_checkpoint import Checkpoint, read_checkpoint
+from tessera.models.convert.foreign_checkpoint import Checkpoint, read_checkpoint, weight_files
 from tessera.models.convert.formats import FORMATS, Format, backbone_of, recognise
+from tessera.models.convert.foundation import assumptions, read_shape, recognise_foundation
 from tessera.models.convert.learned import learned_whitenings, with_learned_whitening
+from tessera.models.convert.tensors import build_foundation_file
 from tessera.models.network import Network
 from tessera.models.onnx_export import export_bundle, make_card
 from tessera.models.registry import build_model
@@ -26,16 +28,42 @@ _LISTED = 12
 
 
 def convert_checkpoint(
-    path: str | Path, output: str | Path, *, name: str | None = None, whitening: str | None = None
+    path: str | Path,
+    output: str | Path,
+    *,
+    name: str | None = None,
+    whitening: str | None = None,
+    pooling: str | None = None,
+    heads: int | None = None,
+    activation: str | None = None,
+    size: int | None = None,
+    licence: str = "",
+    origin: Mapping[str, str] | None = None,
 ) -> Bundle:
     """Recognise a checkpoint by its keys, check it key by key, and write a bundle.
 
-    name: of the model on its card; the output folder's by default. whitening: one of those that cirtorch learns after
-    training and keeps in the file, as a last layer. The card's provenance lists what was there (`whitenings`).
+    path: a file, or the folder of a Hugging Face model. name: of the model on its card; the output folder's by default.
+    whitening: one of those that cirtorch learns after training and keeps in the file, as a last layer. The card's
+    provenance lists what was there (`whitenings`). pooling, heads, activation: of a foundation model; the last two
+    where no config.json tells them. size (of pictures), licence, origin (where the file is from): for the card.
     """
     source = Path(path)
     checkpoint = read_checkpoint(source)
-    provenance: dict[str, Any] = {"command": "tessera convert", "file": source.name, "sha256": hash_file(source)}
+    provenance: dict[str, Any] = {"command": "tessera convert", "file": source.name, "sha256": _hash(source)}
+    provenance |= {} if origin is None else {"origin": dict(origin)}
+    foundation = recognise_foundation(checkpoint)
+    if foundation is not None:
+        if whitening is not None:
+            raise UsageError("--whitening is for cirtorch's files: this is a foundation model.")
+        foundation = foundation.told(heads=heads, activation=activation)
+        network: Network = build_foundation_file(foundation, pooling or "cls")
+        shape = read_shape(foundation)
+        provenance |= {"format": foundation.layout.name, "assumed": assumptions(foundation, shape)}
+        card = make_card(network, name or Path(output).name, provenance=provenance, licence=licence)
+        card = replace(card, preprocessing=replace(card.preprocessing, size=shape.size, scales=(1.0,)))
+        return export_bundle(network, output, _with_size(card, size))
+    if pooling or heads or activation:
+        raise UsageError("--pooling, --heads and --activation are for foundation models: this file is of another kind.")
     if known := list(learned_whitenings(checkpoint)):
         provenance |= {"whitenings": known, "whitening": whitening}
     if whitening is not None:
@@ -43,14 +71,26 @@ def convert_checkpoint(
     found = recognise(checkpoint)
     network = _build(checkpoint, found)
     provenance["format"] = found.name
-    card = make_card(network, name or Path(output).name, provenance=provenance)
-    return export_bundle(network, output, _with_normalisation(card, checkpoint))
+    card = make_card(network, name or Path(output).name, provenance=provenance, licence=licence)
+    return export_bundle(network, output, _with_size(_with_normalisation(card, checkpoint), size))
 
 
-def load_checkpoint(path: str | Path) -> Network:
+def _with_size(card: ModelCard, size: int | None) -> ModelCard:
+    return card if size is None else replace(card, preprocessing=replace(card.preprocessing, size=size))
+
+
+def load_checkpoint(path: str | Path, *, heads: int | None = None, activation: str | None = None) -> Network:
     """The network of a checkpoint, in evaluation mode, without a bundle on the way."""
     checkpoint = read_checkpoint(Path(path))
+    foundation = recognise_foundation(checkpoint)
+    if foundation is not None:
+        return build_foundation_file(foundation.told(heads=heads, activation=activation))
     return _build(checkpoint, recognise(checkpoint))
+
+
+def _hash(source: Path) -> str | dict[str, str]:
+    """Of a file; of a folder, each file of weights by its name."""
+    return {file.name: hash_file(file) for file in weight_files(source)} if source.is_dir() else hash_file(source)
 
 
 def _build(checkpoint: Checkpoint, found: Format) -> Network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import warnings
@@ -18,6 +19,12 @@ from tessera.errors import CheckpointError
 
 _NESTED = ("state_dict", "model_state_dict", "model", "net")
 _PREFIX = "module."
+_FOLDER_WEIGHTS = (
+    "model.safetensors",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "open_clip_pytorch_model.bin",
+)
 
 
 @dataclass(frozen=True)
@@ -30,14 +37,17 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Load flat or nested dictionaries, .safetensors too.
+    """Load flat or nested dictionaries, .safetensors too, or the folder of a Hugging Face model.
 
     Pickles are read with `weights_only`: beside tensors and plain containers only numpy arrays and numbers are admitted
     (cirtorch and HOW keep some), so a file that asks for anything else is refused before anything of it runs.
     """
-    if not path.is_file():
-        raise CheckpointError(f"{path} is not a file. Give the checkpoint to convert.")
-    loaded = _load(path)
+    if path.is_dir():
+        loaded: Any = {name: tensor for file in weight_files(path) for name, tensor in _load(file).items()}
+    elif path.is_file():
+        loaded = _load(path)
+    else:
+        raise CheckpointError(f"{path} is not a file, nor a folder. Give the checkpoint to convert.")
     if not isinstance(loaded, Mapping):
         raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not a dictionary of weights.")
     state: Mapping[Any, Any] = loaded
@@ -60,6 +70,30 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, {name: _tidy(name, value) for name, value in tensors.items()}, extras)
 
 
+def weight_files(path: Path) -> list[Path]:
+    """The files with the weights of a model's folder; several where they are in shards, which an index names."""
+    for name in _FOLDER_WEIGHTS:
+        index_path = path / f"{name}.index.json"
+        if index_path.is_file():
+            return [_shard(path, shard) for shard in _shards(index_path)]
+        if (path / name).is_file():
+            return [path / name]
+    raise CheckpointError(f"{path} holds no weights: none of {', '.join(_FOLDER_WEIGHTS)} is there.")
+
+
+def _shards(index_path: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(index_path.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{index_path} cannot be read: {error}. Get the file again from its source.") from error
+
+
+def _shard(path: Path, name: str) -> Path:
+    if Path(name).name != name or not (path / name).is_file():
+        raise CheckpointError(f"{path} lacks {name}, which its index names. Get the whole folder again.")
+    return path / name
+
+
 def _load(path: Path) -> Any:
     try:
         if path.suffix == ".safetensors":
@@ -77,6 +111,8 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if asked := re.search(r"(?:GLOBAL|global) ([\w.]+)", text):
         return f"it asks for {asked[1]}, and only tensors, numpy arrays and plain data are loaded."
+    if "TorchScript" in text:
+        return "it is a TorchScript archive, a program and not only weights; take the model's safetensors instead."
     if "PytorchStreamReader" in text or isinstance(error, EOFError):
         return "it is truncated or damaged."
     if isinstance(error, pickle.UnpicklingError | KeyError | ValueError | IndexError):

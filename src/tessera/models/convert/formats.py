@@ -12,6 +12,7 @@ from torch import Tensor
 from tessera.errors import CheckpointError
 from tessera.models.backbones.resnet import BASIC_DEPTHS, BLOCKS
 from tessera.models.convert.foreign_checkpoint import Checkpoint
+from tessera.models.convert.layouts import LAYOUTS
 
 State = Mapping[str, Tensor]
 
@@ -214,7 +215,7 @@ def recognise(checkpoint: Checkpoint) -> Format:
             return _old_how(found, state)
     raise CheckpointError(
         f"{checkpoint.path} is of an unknown kind: its keys ({', '.join(list(state)[:5])}, ...) are those of none of "
-        f"{'; '.join(entry.name for entry in FORMATS)}."
+        f"{'; '.join(entry.name for entry in (*FORMATS, *LAYOUTS))}."
     )
 
 

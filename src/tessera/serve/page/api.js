@@ -64,5 +64,7 @@ export function explain(query, box, otherId, signal) {
   return ask(`api/explain/${otherId}`, { method: "POST", body: upload(query.file, fields), signal });
 }
 
+export const addImage = (file) => ask("api/images", { method: "POST", body: upload(file, []) });
+export const codeUrl = (text) => `api/code?text=${encodeURIComponent(text)}`;
 export const thumbnailUrl = (id) => `api/images/${id}/thumbnail`;
 export const imageUrl = (id) => `api/images/${id}/file`;

@@ -1,14 +1,16 @@
-// The page: one state, kept in the address where it can be (gallery pictures) and in memory where it cannot (uploads).
+// The page: one state, kept in the address; pictures that were uploaded are kept in the browser.
 
 import * as api from "./api.js";
+import { wireAdding } from "./adding.js";
 import { BoxEditor } from "./box.js";
 import { Filters } from "./filters.js";
 import { Grid } from "./grid.js";
+import { LargeDialog } from "./large.js";
 import { sentence, tell } from "./notice.js";
+import * as uploads from "./uploads.js";
 import { WhyDialog } from "./why.js";
 
 const element = (id) => document.getElementById(id);
-const uploads = new Map(); // number -> File: uploads live as long as the page, so that the back button finds them
 const PAGE = 60;
 const SETTLE_MS = 160;
 const POLL_MS = 2500;
@@ -16,7 +18,7 @@ const byTouch = matchMedia("(pointer: coarse)").matches;
 const DRAW_HINT = byTouch ? "Tap one thing, or draw a box" : "Draw a box around one thing";
 const WELCOME = byTouch
   ? "Choose a picture, or tap one below, to find the same place or object."
-  : "Drop, paste or choose a picture, or click one below, to find the same place or object.";
+  : "Drop, paste or choose a picture, or open one below, to find the same place or object.";
 
 let state = { query: null, box: null, k: 20, where: [], expand: "", rerank: "", why: null };
 let hits = [];
@@ -29,7 +31,8 @@ let answered = null; // the query whose results are on the page
 
 const plural = (count, what) => `${count.toLocaleString()} ${what}${count === 1 ? "" : "s"}`;
 
-const grid = new Grid(element("grid"), (hit, tile) => (hit.score === undefined ? start({ id: hit.id }) : openWhy(hit, tile)));
+const grid = new Grid(element("grid"), (hit, tile) => (hit.score === undefined ? large.show(hit, tile) : openWhy(hit, tile)));
+const large = new LargeDialog({ neighbour: (hit, by) => hits[hits.indexOf(hit) + by], search: (id) => start({ id }) });
 const filters = new Filters((where) => {
   state.where = where;
   remember();
@@ -88,7 +91,9 @@ function readAddress() {
   const upload = Number(query.get("upload"));
   if (query.has("image")) state.query = { id: Number(query.get("image")) };
   else if (uploads.has(upload)) state.query = { upload };
-  return query.has("upload") && !state.query ? "An uploaded picture cannot be reached by a link. Choose it again." : "";
+  if (query.has("upload") && !state.query) return "This browser does not have that uploaded picture. Choose it again.";
+  if (query.has("box") && !state.box) return "The box of this link is not on the picture, so the whole picture is searched for.";
+  return "";
 }
 
 /** A box of a link, cut to the picture; none where nothing of it is left. */
@@ -113,9 +118,7 @@ function start(query) {
   if (query.file) {
     const { type, name } = query.file;
     if (type && !type.startsWith("image/")) return tell(`${name} is not a picture. Choose a JPEG, PNG, WebP, TIFF or GIF.`);
-    const upload = uploads.size + 1;
-    uploads.set(upload, query.file);
-    query = { upload };
+    query = { upload: uploads.add(query.file) };
   }
   state = { ...state, query, box: null, why: null };
   remember();
@@ -146,6 +149,7 @@ async function show(note = "") {
   if (size) boxes.set(state.box);
   showBoxTools();
   await run();
+  if (note && showing === mine && element("notice").hidden) tell(note);
 }
 
 /** Put the query's picture on the page; gives its size, or null where the browser cannot show it and nobody knows. */
@@ -248,8 +252,22 @@ function step(by) {
 function followWhy() {
   const hit = hits.find(({ id }) => id === state.why);
   if (hit) return why.show(hit, hits.length, grid.tile(hit.id));
-  state.why = null;
+  if (state.why !== null) return explainStranger(state.why);
   return why.close();
+}
+
+/** A link asks for the reasons of a picture that is not among the results. */
+async function explainStranger(id) {
+  try {
+    const record = await api.image(id);
+    if (state.why === id) why.show(record, hits.length, null);
+  } catch (error) {
+    if (state.why !== id) return;
+    state.why = null;
+    remember(true);
+    why.close();
+    tell(`The reasons of this link cannot be shown. ${error.message}`);
+  }
 }
 
 /** The reader closed it: back to the results, as the back button would. */
@@ -300,25 +318,61 @@ async function waitForService() {
   waitForService.timer = setTimeout(() => api.ready().then(begin, (error) => error.status === 0 ? waitForService() : begin()), POLL_MS);
 }
 
-function askKey() {
+/** Resolves with whether one was given; without the reader's key nothing can be seen, so that one must be. */
+function askKey(title = "This gallery asks for a key", needed = true) {
+  element("ask").dataset.needed = needed;
+  element("ask").returnValue = "";
+  element("ask-title").textContent = title;
   element("ask-note").textContent = "";
   if (!element("ask").open) element("ask").showModal();
+  return new Promise((given) => element("ask").addEventListener("close", () => given(element("ask").returnValue === "given"), { once: true }));
+}
+
+/** A code that a terminal showed holds the key behind the #, where no server and no log sees it. */
+async function takeKey() {
+  if (!location.hash.startsWith("#key=")) return;
+  const key = decodeURIComponent(location.hash.slice(5));
+  history.replaceState(null, "", location.pathname + location.search);
+  await api.openSession(key);
+}
+
+function share() {
+  const link = location.href;
+  const isLocal = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
+  element("share-code").src = api.codeUrl(link);
+  element("share-code").hidden = isLocal;
+  element("share-link").value = link;
+  element("share-note").textContent = isLocal
+    ? "The service answers to this machine only, so a phone cannot open it."
+    : state.query?.upload !== undefined ? "Your uploaded picture stays in this browser: others see the gallery." : "Scan it with a phone in the same network.";
+  element("share-dialog").showModal();
 }
 
 // ---- wiring ------------------------------------------------------------------------------------------------------
 
-element("ask").addEventListener("cancel", (event) => event.preventDefault()); // nothing can be seen without the key
+element("ask").addEventListener("cancel", (event) => element("ask").dataset.needed === "true" && event.preventDefault());
 element("ask-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   try {
     await api.openSession(element("ask-key").value);
-    element("ask").close();
-    begin();
+    element("ask").close("given");
+    if (element("ask").dataset.needed === "true") begin();
   } catch (error) {
     element("ask-note").textContent = error.message;
   }
 });
 
+wireAdding({ askKey: () => askKey("Adding asks for the writer’s key", false), done: () => begin() });
+element("share").addEventListener("click", share);
+element("share-close").addEventListener("click", () => element("share-dialog").close());
+element("share-copy").addEventListener("click", async () => {
+  element("share-link").select();
+  await navigator.clipboard?.writeText(element("share-link").value).catch(() => document.execCommand("copy"));
+  element("share-copy").textContent = "Copied";
+});
+element("camera").hidden = !byTouch;
+element("camera").addEventListener("click", () => element("camera-file").click());
+element("camera-file").addEventListener("change", (event) => event.target.files[0] && start({ file: event.target.files[0] }));
 element("choose").addEventListener("click", () => element("file").click());
 element("file").addEventListener("change", (event) => {
   if (event.target.files[0]) start({ file: event.target.files[0] });
@@ -374,9 +428,11 @@ window.addEventListener("online", () => begin());
 async function begin() {
   clearTimeout(waitForService.timer);
   try {
+    await Promise.all([uploads.load(), takeKey()]);
     await waitUntilReady();
     const stats = await api.stats();
     document.body.dataset.gallery = stats.gallery;
+    element("add").hidden = !stats.writable;
     element("count").textContent = plural(stats.images, "picture");
     await Promise.all([filters.load(), offerRefiners()]);
     await show(readAddress());

@@ -5,6 +5,21 @@ import { thumbnailUrl } from "./api.js";
 const plainText = ({ name, metadata }) => [name, ...Object.entries(metadata ?? {}).map(([key, value]) => `${key}: ${value}`)];
 export const describe = (hit) => plainText(hit).join(" · ");
 
+/** Whether its places were compared with the query's, and whether they agree. */
+const wasVerified = (hit) => (hit.verified ?? null) !== null || (hit.inliers ?? null) !== null;
+const isCertain = (hit) => hit.verified ?? hit.inliers > 0;
+
+function heading(text, warns = false) {
+  return Object.assign(document.createElement("h2"), { className: warns ? "section none" : "section", textContent: text });
+}
+
+/** The next tile in a direction, past headings. */
+function sibling(tile, step) {
+  let other = tile[step];
+  while (other && !other.classList.contains("tile")) other = other[step];
+  return other;
+}
+
 export class Grid {
   /** open(hit, tile): a picture was clicked. */
   constructor(element, open) {
@@ -26,7 +41,11 @@ export class Grid {
   }
 
   append(hits, ownId) {
-    this.element.append(...hits.map((hit) => this.#tile(hit, hits.length, hit.id === ownId)));
+    const tiles = (some) => some.map((hit) => this.#tile(hit, hits.length, hit.id === ownId));
+    if (!hits.some(wasVerified)) return this.element.append(...tiles(hits));
+    const [certain, others] = [hits.filter(isCertain), hits.filter((hit) => !isCertain(hit))];
+    this.element.append(heading(certain.length ? "Verified" : "Nothing certain", !certain.length), ...tiles(certain));
+    if (others.length) this.element.append(heading(certain.length ? "Less certain" : "The most alike"), ...tiles(others));
   }
 
   tile(id) {
@@ -51,13 +70,14 @@ export class Grid {
     button.title = plainText(hit).join("\n");
     button.addEventListener("click", () => this.open(hit, button));
     if (hit.score === undefined) {
-      button.setAttribute("aria-label", `Search with ${plainText(hit).join(", ")}`);
+      button.setAttribute("aria-label", `Open ${plainText(hit).join(", ")}`);
       return button;
     }
     button.setAttribute("aria-label", `Result ${hit.rank + 1} of ${count}: ${hit.name}, score ${hit.score.toFixed(2)}. ${[...plainText(hit).slice(1), "See why."].join(". ")}`);
     const score = document.createElement("span");
     score.className = "score";
-    score.textContent = hit.score.toFixed(2) + (hit.inliers ? ` · ${hit.inliers} matches` : "") + (isQuery ? " · the query" : "");
+    const sure = (hit.probability ?? null) === null ? hit.score.toFixed(2) : `${Math.round(100 * hit.probability)} %`;
+    score.textContent = sure + (hit.inliers ? ` · ${hit.inliers} matches` : "") + (isQuery ? " · the query" : "");
     button.append(score);
     return button;
   }
@@ -65,14 +85,14 @@ export class Grid {
 
 /** The tile that an arrow key leads to: the next in the row, or the nearest one of the next row. */
 function neighbour(tile, key) {
-  if (key === "ArrowRight") return tile.nextElementSibling;
-  if (key === "ArrowLeft") return tile.previousElementSibling;
+  if (key === "ArrowRight") return sibling(tile, "nextElementSibling");
+  if (key === "ArrowLeft") return sibling(tile, "previousElementSibling");
   if (key !== "ArrowDown" && key !== "ArrowUp") return null;
   const { top, left, width } = tile.getBoundingClientRect();
   const step = key === "ArrowDown" ? "nextElementSibling" : "previousElementSibling";
   let best = null;
   let row = null;
-  for (let other = tile[step]; other; other = other[step]) {
+  for (let other = sibling(tile, step); other; other = sibling(other, step)) {
     const frame = other.getBoundingClientRect();
     if (Math.abs(frame.top - top) < 2) continue;
     row ??= frame.top;

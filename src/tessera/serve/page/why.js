@@ -2,6 +2,7 @@
 
 import { explain, imageUrl } from "./api.js";
 import { describe } from "./grid.js";
+import { MatchLines } from "./matches.js";
 import { sentence } from "./notice.js";
 
 const element = (id) => document.getElementById(id);
@@ -17,6 +18,7 @@ export class WhyDialog {
     this.dialog = element("why");
     this.query = query;
     this.opener = null;
+    this.lines = new MatchLines(element("why-pair"), element("why-query"), element("why-other"));
     element("why-close").addEventListener("click", () => this.dialog.close());
     element("why-previous").addEventListener("click", () => actions.step(-1));
     element("why-next").addEventListener("click", () => actions.step(1));
@@ -49,9 +51,11 @@ export class WhyDialog {
     this.request = new AbortController();
     const { query, box, source } = this.query();
     if (!this.dialog.open) this.dialog.showModal();
-    element("why-title").textContent = `Result ${hit.rank + 1} of ${count}`;
-    element("why-previous").disabled = hit.rank === 0;
-    element("why-next").disabled = hit.rank === count - 1;
+    const ranked = hit.rank !== undefined; // a link may ask why of a picture that is not among the results
+    element("why-title").textContent = ranked ? `Result ${hit.rank + 1} of ${count}` : "Not among the results";
+    element("why-previous").disabled = !ranked || hit.rank === 0;
+    element("why-next").disabled = !ranked || hit.rank === count - 1;
+    this.lines.show([]);
     const link = Object.assign(document.createElement("a"), { href: imageUrl(hit.id), target: "_blank", textContent: hit.name });
     link.title = "Open the picture by itself";
     element("why-name").replaceChildren(link, describe(hit).slice(hit.name.length));
@@ -59,7 +63,7 @@ export class WhyDialog {
     element("why-matrix").replaceChildren();
     element("why-sum").hidden = element("why-bar").hidden = true;
     const left = layers(element("why-query"), source, "your query");
-    const right = layers(element("why-other"), imageUrl(hit.id), `result ${hit.rank + 1}: ${hit.name}`);
+    const right = layers(element("why-other"), imageUrl(hit.id), ranked ? `result ${hit.rank + 1}: ${hit.name}` : hit.name);
     element("why-note").textContent = "Looking at both pictures…";
     try {
       const answer = await explain(query, box, hit.id, this.request.signal);
@@ -73,7 +77,9 @@ export class WhyDialog {
   #fill(answer, left, right) {
     const tokens = answer.query.tokens.length;
     const hasTokens = answer.query.method === "tokens";
-    element("why-note").textContent = hasTokens ? TOKENS_NOTE : answer.query.note;
+    const verified = Boolean(answer.matches?.verified);
+    element("why-note").textContent = [matchesNote(answer.matches), hasTokens ? TOKENS_NOTE : answer.query.note].join(" ");
+    this.lines.show(answer.matches?.points ?? []);
     const painters = [
       ...answer.query.tokens.map((token, index) => addLayer(left, token, index, answer.query.crop)),
       ...answer.other.tokens.map((token, index) => addLayer(right, token, index, null)),
@@ -87,6 +93,7 @@ export class WhyDialog {
     let kept = null;
     const light = (token) => {
       for (const paint of painters) paint(token);
+      element("why-pair").classList.toggle("by-token", token !== null);
       for (const side of [left, right]) {
         side.classList.toggle("dim", token !== null);
         side.querySelectorAll("[data-token]").forEach((node) =>
@@ -126,7 +133,7 @@ export class WhyDialog {
     for (const side of [left, right]) {
       side.querySelectorAll(".region").forEach((region) => {
         const place = order.indexOf(Number(region.dataset.token));
-        const best = place < Math.min(2, tokens);
+        const best = !verified && place < Math.min(2, tokens); // frames would hide what is surer
         region.classList.toggle("other-corner", place % 2 === 1); // frames often begin at the same corner
         region.dataset.best = best ? "1" : "0";
         region.classList.toggle("on", best);
@@ -135,6 +142,12 @@ export class WhyDialog {
     element("why-matrix").replaceChildren(matrixTable(answer.matrix));
     element("why-matrix").parentElement.hidden = !hasTokens;
   }
+}
+
+function matchesNote(matches) {
+  if (!matches) return "";
+  if (matches.verified) return `Verified: ${matches.inliers} places of both pictures agree.`;
+  return "Not verified: no group of places agrees for certain.";
 }
 
 /** What the similarity is made of: a sentence, and a bar with a piece for each token that spoke for it. */

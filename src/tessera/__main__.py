@@ -1,0 +1,5 @@
+"""`python -m tessera`: the same as `tessera`."""
+
+from tessera.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""Order in a collection: copies, and photos of the same place or thing."""

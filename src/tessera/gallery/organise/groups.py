@@ -1,0 +1,149 @@
+"""Photos of the same place or thing: verified matches, joined to groups that hold together.
+
+Each image is compared by local features with its nearest by descriptor; pairs that were compared are remembered by
+their contents, so another run compares only what is new. Groups are kept with the images: they survive a move of the
+files, and another model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tessera.data.images import Pixels
+from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.organise.components import Edges, join_components
+from tessera.gallery.organise.duplicates import read_records, stored_descriptors
+from tessera.gallery.organise.pairs import PairReader
+from tessera.index.neighbours import neighbour_pairs
+from tessera.local.colours import colour_difference
+from tessera.local.verification import VerificationConfig
+
+if TYPE_CHECKING:
+    from tessera.gallery.store import Store
+
+PAIR_KIND = "match"
+_NEIGHBOURS = 20
+_LEAST_COSINE = 0.2
+_GEOMETRY = VerificationConfig(min_similarity=0.85, threshold_px=4.0, min_inliers=8)
+# Inliers that make a match, those that alone may join two groups, and how many blocks may differ in colour; found on
+# photos of instances (results/photos/groups.json).
+LEAST_INLIERS = 20
+STRONG_INLIERS = 40
+MOST_COLOUR_DIFFERENCE = 0.05
+_BLOCK = 512
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class PhotoGroup:
+    """Photos of one place or thing, the cover first: it agrees most with the others."""
+
+    id: int
+    images: tuple[Record, ...]
+
+    @property
+    def cover(self) -> Record:
+        return self.images[0]
+
+    def to_json(self) -> dict[str, Any]:
+        images = [{"id": record.id, "path": record.path} for record in self.images]
+        return {"group": self.id, "cover": images[0], "images": images}
+
+
+def find_groups(store: Store, progress: Progress = lambda *_: None) -> list[PhotoGroup]:
+    """Compare what was not compared before, join, and keep the groups; the caller is the one writer."""
+    records = read_records(store, None)
+    by_content: dict[str, list[Record]] = {}
+    for record in records:
+        by_content.setdefault(str(record.content_hash), []).append(record)
+    contents = list(by_content)
+    matches = _matches(store, by_content, contents, progress)
+    rows = join_components(len(contents), matches, LEAST_INLIERS, STRONG_INLIERS)
+    inliers: Counter[int] = Counter()
+    for pair, count in matches.items():
+        for row in pair:
+            inliers[row] += int(count)
+    members = []
+    for component in rows:
+        central = sorted(component, key=lambda row: (-inliers[row], row))
+        images = [record for row in central for record in by_content[contents[row]]]
+        if len(images) > 1:
+            members.append(images)
+    members.sort(key=lambda images: (-len(images), images[0].path))
+    numbers = _numbers(members)
+    with store.catalog.write() as batch:
+        batch.set_groups({n: [record.id for record in images] for n, images in zip(numbers, members, strict=True)})
+    return read_groups(store)
+
+
+def read_groups(store: Store) -> list[PhotoGroup]:
+    """The groups as they were found last, the largest first."""
+    with store.catalog.read() as snapshot:
+        kept = snapshot.groups()
+        records = snapshot.records([image_id for ids in kept.values() for image_id in ids])
+    groups = [PhotoGroup(number, tuple(records[i] for i in ids)) for number, ids in kept.items() if len(ids) > 1]
+    return sorted(groups, key=lambda group: (-len(group.images), group.id))
+
+
+def _matches(
+    store: Store, by_content: Mapping[str, Sequence[Record]], contents: Sequence[str], progress: Progress
+) -> Edges:
+    """The inliers of each pair of rows that was ever compared."""
+    place = {content: row for row, content in enumerate(contents)}
+    with store.catalog.read() as snapshot:
+        known = snapshot.compared_pairs(PAIR_KIND)
+    firsts = [by_content[content][0] for content in contents]
+    lacking = []
+    if len(firsts) > 1:
+        near = neighbour_pairs(stored_descriptors(store, firsts), _NEIGHBOURS, _LEAST_COSINE)
+        pairs = zip(near.queries.tolist(), near.rows.tolist(), strict=True)
+        lacking = [pair for pair in pairs if tuple(sorted(contents[row] for row in pair)) not in known]
+    reader = PairReader({record.id: record for record in firsts})
+    for start in range(0, len(lacking), _BLOCK):
+        part = lacking[start : start + _BLOCK]
+        found = _verify(reader, [(firsts[a].id, firsts[b].id) for a, b in part])
+        scores = {(contents[a], contents[b]): float(inliers) for (a, b), inliers in zip(part, found, strict=True)}
+        with store.catalog.write() as batch:  # what was compared stays, also when this is interrupted
+            batch.add_compared_pairs(PAIR_KIND, scores)
+        progress(start + len(part), len(lacking))
+    with store.catalog.read() as snapshot:
+        known = snapshot.compared_pairs(PAIR_KIND)
+    rows = {(place[a], place[b]): score for (a, b), score in known.items() if a in place and b in place}
+    return {(min(pair), max(pair)): score for pair, score in rows.items()}
+
+
+def _verify(reader: PairReader, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """The inliers of each pair; none where the shapes agree, but not the colours."""
+    matches = reader.verify_pairs(pairs, _GEOMETRY)
+    agreeing = [at for at, match in enumerate(matches) if match.inliers >= _GEOMETRY.min_inliers]
+
+    def compare(at: int, first: Pixels, second: Pixels) -> float:
+        match = matches[agreeing[at]]
+        assert match.transformation is not None and match.points is not None
+        return colour_difference(first, second, match.transformation, match.points)
+
+    differences = reader.compare_pixels([pairs[at] for at in agreeing], compare, 1.0)
+    inliers = [0] * len(pairs)
+    for at, difference in zip(agreeing, differences, strict=True):
+        if difference <= MOST_COLOUR_DIFFERENCE:
+            inliers[at] = matches[at].inliers
+    return inliers
+
+
+def _numbers(members: Sequence[Sequence[Record]]) -> list[int]:
+    """A number for each group: the one that most of its images had, unless a larger group has taken it."""
+    taken: set[int] = set()
+    highest = max((record.group_id or 0 for images in members for record in images), default=0)
+    numbers = []
+    for images in members:
+        before = Counter(record.group_id for record in images if record.group_id is not None)
+        number = next((number for number, _ in before.most_common() if number not in taken), None)
+        if number is None:
+            highest += 1
+            number = highest
+        taken.add(number)
+        numbers.append(number)
+    return numbers

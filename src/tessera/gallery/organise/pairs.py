@@ -1,0 +1,117 @@
+"""Comparing pairs of a gallery's images by local features and by pixels, each picture read once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.data.images import Pixels, load_photo
+from tessera.errors import ImageError
+from tessera.extract.runtime import default_threads
+from tessera.gallery.catalog.snapshot import Record
+from tessera.local.alignment import SIZE as PIXELS_SIZE
+from tessera.local.alignment import Transformation, to_unit_squares
+from tessera.local.features import LocalFeatures
+from tessera.local.sift import SiftExtractor
+from tessera.local.verification import VerificationConfig, verify
+
+FEATURES_SIZE = 640
+_FEATURES = 600
+_KEPT = 2000  # pictures whose features, or small pixels, are remembered: 0.3 MB each
+_AT_ONCE = 256
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PairMatch:
+    """Inliers of one pair, the transformation from the first to the second, and the inliers' places, M 2, in the first.
+
+    Both pictures are unit squares here, whatever size they were compared at.
+    """
+
+    inliers: int
+    transformation: Transformation | None = None
+    points: npt.NDArray[np.float64] | None = None
+
+
+class PairReader:
+    """Local features and small pixels of images by id. One that cannot be read any more has none."""
+
+    def __init__(self, records: Mapping[int, Record]) -> None:
+        self._records = records
+        self._features: OrderedDict[int, LocalFeatures | None] = OrderedDict()
+        self._pixels: OrderedDict[int, Pixels | None] = OrderedDict()
+
+    def verify_pairs(self, pairs: Sequence[tuple[int, int]], config: VerificationConfig) -> list[PairMatch]:
+        """The geometric verification of each pair."""
+
+        def compare(pair: tuple[int, int]) -> PairMatch:
+            first, second = (self._features[image_id] for image_id in pair)
+            if not first or not second:
+                return PairMatch(0)
+            found = verify(first, second, config)
+            if found.transformation is None:
+                return PairMatch(0)
+            unit = to_unit_squares(found.transformation, first.image_size, second.image_size)
+            points = first.positions[found.matches[found.inliers, 0]] / np.asarray(first.image_size, np.float64)
+            return PairMatch(found.num_inliers, unit, points)
+
+        matches: list[PairMatch] = []
+        with ThreadPoolExecutor(default_threads()) as pool:
+            for start in range(0, len(pairs), _AT_ONCE):
+                part = pairs[start : start + _AT_ONCE]
+                self._fill(self._features, part, self._extract, pool)
+                matches += pool.map(compare, part)
+        return matches
+
+    def compare_pixels(
+        self, pairs: Sequence[tuple[int, int]], compare: Callable[[int, Pixels, Pixels], T], nothing: T
+    ) -> list[T]:
+        """What `compare` says of each pair, given its place and both pictures; `nothing` where one cannot be read."""
+
+        def one(place: int) -> T:
+            first, second = (self._pixels[image_id] for image_id in pairs[place])
+            return nothing if first is None or second is None else compare(place, first, second)
+
+        answers: list[T] = []
+        with ThreadPoolExecutor(default_threads()) as pool:
+            for start in range(0, len(pairs), _AT_ONCE):
+                stop = min(start + _AT_ONCE, len(pairs))
+                self._fill(self._pixels, pairs[start:stop], self._load, pool)
+                answers += pool.map(one, range(start, stop))
+        return answers
+
+    def _fill(
+        self,
+        shelf: OrderedDict[int, Any],
+        pairs: Iterable[tuple[int, int]],
+        make: Callable[[int], Any],
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        wanted = {image_id for pair in pairs for image_id in pair}
+        for image_id in wanted & shelf.keys():
+            shelf.move_to_end(image_id)
+        lacking = sorted(wanted - shelf.keys())
+        shelf.update(zip(lacking, pool.map(make, lacking), strict=True))
+        while len(shelf) > max(_KEPT, len(wanted)):
+            shelf.popitem(last=False)
+
+    def _extract(self, image_id: int) -> LocalFeatures | None:
+        picture = self._read(image_id, FEATURES_SIZE)
+        return None if picture is None else SiftExtractor(count=_FEATURES).extract(picture)
+
+    def _load(self, image_id: int) -> Pixels | None:
+        return self._read(image_id, PIXELS_SIZE)
+
+    def _read(self, image_id: int, size: int) -> Pixels | None:
+        try:
+            return np.ascontiguousarray(load_photo(self._records[image_id].path, size=size))
+        except ImageError:
+            return None

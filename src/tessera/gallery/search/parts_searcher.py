@@ -1,0 +1,110 @@
+"""What searches by parts need of a gallery: its inverted file, its local features, and the model that made them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import GalleryError, ImageError, UsageError
+from tessera.extract.runtime import default_threads
+from tessera.gallery.catalog.snapshot import Ids
+from tessera.gallery.engines.postings_index import PostingsIndex
+from tessera.gallery.search.by_parts import Judged, PartsSearch, Scorer, ShortlistPostings
+from tessera.gallery.search.options import SearchOptions
+from tessera.gallery.search.query import QueryPicture
+from tessera.gallery.store import Store
+from tessera.gallery.view import View
+from tessera.local.calibration import Calibration, load_calibration
+from tessera.local.features import LocalFeatures
+from tessera.local.parts import PartsModel
+
+MOST_SCANNED = 200_000  # images; beyond, local features score only what the descriptor has chosen
+_SAMPLE = 512  # images whose descriptors say how strangers score
+WITHOUT = (
+    "This gallery has no local features, so the descriptor alone decides. "
+    "`tessera index --rebuild` adds them: the search then finds more, and says how sure it is."
+)
+
+
+class PartsSearcher:
+    """Opened on the first search that needs it; used by as many threads as there are."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._sampled: tuple[tuple[int, str], npt.NDArray[np.float32]] | None = None
+
+    @property
+    def model(self) -> PartsModel:
+        return self._store.local_describer.model
+
+    @property
+    def postings(self) -> PostingsIndex:
+        return self._store.postings
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        return load_calibration(self.model.system.folder)
+
+    def reasons_against(self, queries: Sequence[QueryPicture], view: View, options: SearchOptions) -> tuple[str, ...]:
+        """Why local features cannot take part; none where they can. Where they were asked for, an error."""
+        if view.snapshot.count_local_features(self.model.fingerprint)[0] == 0:
+            if options.by == "local":
+                raise GalleryError(f"--by local: {WITHOUT}")
+            return (WITHOUT,)
+        if not all(query.is_picture for query in queries):
+            if options.by == "local":
+                raise UsageError("--by local needs a picture: a descriptor has no local features.")
+            return ("A descriptor has no local features, so descriptors alone decide.",)
+        return ()
+
+    def describe(self, query: QueryPicture, view: View) -> LocalFeatures:
+        """The query's features, from its picture inside the box at full resolution."""
+        query.locate(view.snapshot)
+        try:
+            return self.model.extract(query.pixels(self.model.size))
+        except ImageError:
+            if query.image_id is None:
+                raise
+            return LocalFeatures.empty(self.model.system.extractor.dim)  # its file has gone: its descriptor is left
+
+    def search(
+        self,
+        view: View,
+        descriptor: npt.NDArray[np.float32],
+        features: LocalFeatures,
+        options: SearchOptions,
+        allowed: Ids | None,
+        own: int | None,
+    ) -> Judged:
+        scorer: Scorer
+        if view.index.size > MOST_SCANNED:
+            scorer = ShortlistPostings(view, self.model, descriptor, allowed)
+        else:
+            self._store.refresh_postings(view.snapshot)
+            scorer = self.postings
+        search = PartsSearch(
+            view,
+            scorer,
+            self.model,
+            self.calibration,
+            sample=self._sample(view),
+            num_candidates=options.k,
+            allowed=allowed,
+            own=own,
+            threads=default_threads(),
+        )
+        return search.run(descriptor, features, use_global=options.by == "auto")
+
+    def _sample(self, view: View) -> npt.NDArray[np.float32]:
+        """Descriptors of images spread over the gallery, the same for everyone who sees the same gallery."""
+        key = (view.snapshot.generation, view.shown.fingerprint)
+        with self._lock:
+            if self._sampled is None or self._sampled[0] != key:
+                rows = view.descriptors(view.snapshot.spread_ids(_SAMPLE))
+                self._sampled = key, rows[rows.any(axis=1)]
+            return self._sampled[1]

@@ -1,0 +1,117 @@
+"""From scores and inliers to one score that ranks, and to the probability that two images show the same thing.
+
+Scores are standardised first, by how the strangers of the query score, so that they mean the same in any collection.
+A few weights, chosen on validation photos, make one score of the evidence; a logistic curve over it, fitted on pairs
+of training photos, makes a probability of the score and leaves the order as it is (Platt, 1999).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.config import from_mapping
+from tessera.errors import ConfigError, ModelError
+
+Vector = npt.NDArray[np.float32]
+Array = npt.NDArray[np.float64]
+
+FILE_NAME = "calibration.json"
+EVIDENCE = ("global", "local", "verified", "inliers", "agreement", "copy")
+VERIFIED_INLIERS = 8  # so many places agree for two pictures of strangers hardly ever
+_MOST_GLOBAL = 7.0  # deviations; beyond, a descriptor says little more
+_BEYOND = 0.05
+_COPY = 0.95  # cosines above it are of copies: as much alike as one picture and its thumbnail
+_STRANGERS = 0.98  # the share of a gallery that is taken for strangers
+_LEAST_DEVIATION = 1e-6
+
+
+@dataclass(frozen=True)
+class Background:
+    """How strangers score where a gallery is too small to tell: mean and deviation, worth `weight` images."""
+
+    global_mean: float = 0.05
+    global_deviation: float = 0.07
+    local_mean: float = 0.001
+    local_deviation: float = 0.001
+    weight: float = 50.0
+
+    def standardise(self, kind: str, scores: Vector, others: Vector) -> Vector:
+        """Scores in deviations above the mean of strangers. others: scores of the gallery, or of a sample of it."""
+        prior_mean, prior_deviation = getattr(self, f"{kind}_mean"), getattr(self, f"{kind}_deviation")
+        strangers = np.sort(others)[: int(np.ceil(_STRANGERS * len(others)))].astype(np.float64)
+        count, weight = len(strangers), self.weight
+        mean = (strangers.sum() + weight * prior_mean) / (count + weight)
+        squares = np.square(strangers - mean).sum() + weight * (prior_deviation**2 + (prior_mean - mean) ** 2)
+        deviation = max(float(np.sqrt(squares / (count + weight))), _LEAST_DEVIATION)
+        return np.asarray((scores - mean) / deviation, np.float32)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """weights: of EVIDENCE in the score. local_weight: of the local score before anything is verified.
+
+    slope, offset: of the logistic curve. certain: the probability from which on an answer is called certain.
+    """
+
+    weights: tuple[float, ...] = (0.6, 0.75, 2.5, 1.5, 1.0, 25.0)
+    local_weight: float = 0.5
+    slope: float = 0.385
+    offset: float = -3.68
+    certain: float = 0.3
+    background: Background = field(default_factory=Background)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(EVIDENCE) or not self.slope > 0:
+            raise ConfigError(f"a calibration has {len(EVIDENCE)} weights and a slope above 0: {self}")
+
+    def fuse(self, global_z: Vector, local_z: Vector) -> Vector:
+        return np.asarray(global_z + self.local_weight * local_z, np.float32)
+
+    def evidence(
+        self,
+        global_z: Vector,
+        local_z: Vector,
+        inliers: npt.NDArray[np.int64],
+        matches: npt.NDArray[np.int64],
+        cosines: Vector,
+    ) -> Array:
+        """K E. inliers: -1 where nothing was matched, as none. cosines: with the query's own descriptor."""
+        counted = np.maximum(inliers, 0).astype(np.float64)
+        is_verified = counted >= VERIFIED_INLIERS
+        beyond = np.maximum(global_z - _MOST_GLOBAL, 0)
+        return np.stack(
+            [
+                np.minimum(global_z, _MOST_GLOBAL) + _BEYOND * beyond,
+                np.sign(local_z) * np.log1p(np.abs(local_z.astype(np.float64))),
+                is_verified.astype(np.float64),
+                np.where(is_verified, np.log2(np.maximum(counted, 1) / VERIFIED_INLIERS), 0.0),
+                np.where(is_verified, counted / np.maximum(matches, 1), 0.0),
+                np.clip((cosines - _COPY) / (1 - _COPY), 0.0, 1.0),
+            ],
+            axis=1,
+        ).astype(np.float64)
+
+    def scores(self, evidence: Array) -> Array:
+        """What images are ranked by, K."""
+        return np.asarray(evidence @ np.array(self.weights))
+
+    def probabilities(self, scores: Array) -> Array:
+        return np.asarray(1 / (1 + np.exp(-(self.slope * scores + self.offset))))
+
+
+@cache
+def load_calibration(folder: Path) -> Calibration:
+    """The calibration of a packaged system."""
+    path = folder / FILE_NAME
+    try:
+        return from_mapping(Calibration, json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, ConfigError) as error:
+        raise ModelError(f"{path} cannot be read: {error}. Install the package again.") from error

@@ -1,0 +1,123 @@
+"""Photos of one thing: joined by verified matches, kept, and not chained together."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import tessera
+from tessera.gallery.organise.components import connected_components, join_components
+from tessera.gallery.organise.pairs import PairReader
+
+_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parents[2] / "local" / "planar.py")
+assert _SPEC is not None and _SPEC.loader is not None
+planar = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(planar)
+SIZE = (320, 240)
+
+
+def view(scene: int, seed: int) -> Image.Image:
+    return Image.fromarray(planar.warp(planar.paint_scene(scene, SIZE), planar.draw_homography(seed, SIZE), seed))
+
+
+@pytest.fixture
+def scenes(gallery: tessera.Gallery, tmp_path: Path) -> Iterator[tuple[tessera.Gallery, Path]]:
+    """Three views of scene 0, two of scene 1, one of scene 2."""
+    folder = tmp_path / "scenes"
+    folder.mkdir()
+    for scene, count in ((0, 3), (1, 2), (2, 1)):
+        for seed in range(count):
+            view(scene, 10 * scene + seed).save(folder / f"scene{scene}-{seed}.png")
+    gallery.index(folder)
+    yield gallery, folder
+
+
+def members(gallery: tessera.Gallery) -> list[list[str]]:
+    return [sorted(Path(record.path).stem for record in group.images) for group in gallery.groups()]
+
+
+def test_views_of_a_scene_are_a_group(scenes: tuple[tessera.Gallery, Path]) -> None:
+    gallery, _ = scenes
+    assert members(gallery) == [["scene0-0", "scene0-1", "scene0-2"], ["scene1-0", "scene1-1"]]
+    first = gallery.groups(renew=False)[0]
+    assert first.cover in first.images
+    record = gallery.record(first.images[1].id)
+    assert record is not None
+    assert record.group_id == first.id
+
+
+def test_another_run_compares_only_what_is_new(
+    scenes: tuple[tessera.Gallery, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery, folder = scenes
+    before = gallery.groups()
+    numbers = {record.path: group.id for group in before for record in group.images}
+    view(2, 77).save(folder / "scene2-1.png")
+    gallery.index(folder)
+    asked: list[tuple[int, int]] = []
+    verify_pairs = PairReader.verify_pairs
+
+    def counted(self: PairReader, pairs: list[tuple[int, int]], config: object) -> object:
+        asked.extend(pairs)
+        return verify_pairs(self, pairs, config)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PairReader, "verify_pairs", counted)
+    after = gallery.groups()
+    new = gallery.find(folder / "scene2-1.png")
+    assert new is not None
+    assert asked and all(new.id in pair for pair in asked)
+    assert sorted(len(group.images) for group in after) == [2, 2, 3]
+    again = {record.path: group.id for group in after for record in group.images}
+    assert all(again[path] == number for path, number in numbers.items())
+
+
+def test_groups_survive_a_move_and_another_model(scenes: tuple[tessera.Gallery, Path], other_bundle: Path) -> None:
+    gallery, folder = scenes
+    gallery.groups()
+    folder.rename(folder.with_name("moved"))
+    assert gallery.index(folder.with_name("moved")).moved == 6
+    kept = [[Path(record.path).parent.name for record in group.images] for group in gallery.groups(renew=False)]
+    assert kept == [["moved"] * 3, ["moved"] * 2]
+    gallery.close()
+    with tessera.Gallery(gallery.path, other_bundle) as other:
+        other.index(rebuild=True)
+        assert [len(group.images) for group in other.groups(renew=False)] == [3, 2]
+
+
+def test_the_command(scenes: tuple[tessera.Gallery, Path]) -> None:
+    from typer.testing import CliRunner
+
+    from tessera.cli.main import app
+
+    gallery, _ = scenes
+    words = ["group", "-g", str(gallery.path), "--json"]
+    found = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)["groups"]
+    assert [len(group["images"]) for group in found] == [3, 2]
+    assert found[0]["cover"] in found[0]["images"]
+    shown = CliRunner().invoke(app, [*words, "--show"], catch_exceptions=False)
+    assert json.loads(shown.stdout)["groups"] == found
+
+
+def test_one_weak_match_joins_no_two_groups() -> None:
+    groups = {(0, 1): 90.0, (2, 3): 80.0}
+    assert join_components(4, {**groups, (1, 2): 20.0}, 16, 40) == [[0, 1], [2, 3]]
+    assert join_components(4, {**groups, (1, 2): 45.0}, 16, 40) == [[0, 1, 2, 3]]
+    assert join_components(4, {**groups, (1, 2): 20.0, (0, 3): 17.0}, 16, 40) == [[0, 1, 2, 3]]
+    assert join_components(4, {**groups, (1, 2): 20.0, (0, 3): 15.0}, 16, 40) == [[0, 1], [2, 3]]
+    assert join_components(5, {**groups, (1, 4): 20.0}, 16, 40) == [[0, 1, 4], [2, 3]]
+
+
+def test_larger_groups_need_more_matches() -> None:
+    chains = {(i, i + 1): 90.0 for i in (0, 1, 2, 3, 5, 6, 7, 8)}  # 0 to 4, and 5 to 9
+    two = {(0, 5): 60.0, (1, 6): 50.0}
+    assert join_components(10, {**chains, **two}, 16, 40) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert len(join_components(10, {**chains, **two, (2, 7): 20.0}, 16, 40)) == 1
+
+
+def test_components() -> None:
+    assert connected_components(5, [(0, 1), (3, 4), (1, 3)]) == [[0, 1, 3, 4], [2]]

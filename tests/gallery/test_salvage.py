@@ -1,0 +1,253 @@
+"""Repairing a catalogue: at whatever moment it is stopped, whatever bytes are bad, whoever has it open."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import tessera
+from tessera.errors import GalleryDamagedError, GalleryError, TesseraError
+from tessera.gallery.check import check_catalog_file
+
+Painter = Callable[..., Path]
+NAME = "catalog.sqlite"
+
+
+@pytest.fixture(scope="session")
+def many_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hundred and ninety pictures of different content, which one network sees as a few."""
+    from PIL import Image
+
+    folder = tmp_path_factory.mktemp("many")
+    for i in range(290):
+        Image.new("RGB", (8, 6), (i % 7 * 30, i % 5 * 50, 90)).save(path := folder / f"{i:03}.png")
+        path.write_bytes(path.read_bytes() + str(i).encode())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def large_original(tmp_path_factory: pytest.TempPathFactory, wide_bundle: Path, many_photos: Path) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "gallery"
+    with tessera.Gallery(folder, wide_bundle) as gallery:
+        gallery.index(many_photos)
+    return folder
+
+
+@pytest.fixture
+def large(large_original: Path, tmp_path: Path) -> Path:
+    """A gallery of 290 pictures with descriptors of 1024 numbers, closed: some 90 pages."""
+    return Path(shutil.copytree(large_original, tmp_path / "large"))
+
+
+def names(folder: Path) -> set[str]:
+    with tessera.Gallery(folder, create=False) as gallery:
+        return {Path(record.path).name for record in gallery.images(limit=1000)}
+
+
+def page_size(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[16:18], "big")
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """`dying(n)`: this process may make n more changes to files' names or syncs, then it is as if killed."""
+    left = [1 << 30]
+    for name in ("replace", "rename", "unlink", "link", "fsync"):
+
+        def guarded(call: Callable[..., object], *args: object, **kwargs: object) -> object:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KilledError
+            return call(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, partial(guarded, getattr(os, name)))
+
+    def allow(count: int) -> None:
+        left[0] = count
+
+    yield allow
+    left[0] = 1 << 30
+
+
+def test_a_repair_that_is_killed_at_any_step_loses_nothing(filled: Path, tmp_path: Path, dying: Callable) -> None:
+    before = names(filled)
+    (filled / f"{NAME}-wal").write_bytes(b"a log that is damaged, too")
+    with closing(sqlite3.connect(filled / NAME)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("UPDATE images SET state = 'oj' WHERE id = 3")
+        connection.commit()
+    (filled / f"{NAME}-wal").write_bytes(b"a log that is damaged, too")
+    step = 0
+    while True:
+        folder = Path(shutil.copytree(filled, tmp_path / f"step{step}"))
+        dying(step)
+        try:
+            check_catalog_file(folder, repair=True)
+            break
+        except KilledError:
+            step += 1
+        finally:
+            dying(1 << 30)
+        assert (folder / NAME).is_file(), step
+        with tessera.Gallery(folder, create=False) as gallery:
+            assert gallery.check(repair=True).ok, step
+        assert names(folder) == before, step
+        kept = [path.read_bytes() for path in folder.glob(f"{NAME}.damaged-[0-9]")]
+        assert kept == [(filled / NAME).read_bytes()], step  # once, and whole
+    assert step >= 5
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_repair_that_an_older_version_left_halfway_is_found(filled: Path, whole: bool) -> None:
+    before = names(filled)
+    if whole:
+        shutil.copy(filled / NAME, filled / f"{NAME}.salvaged")
+    (filled / NAME).rename(filled / f"{NAME}.damaged-1")
+    assert not check_catalog_file(filled, repair=False)[0].repaired
+    with tessera.Gallery(filled) as gallery:  # which may make new ones
+        assert len(gallery) == len(before)
+    assert names(filled) == before
+
+
+def test_a_catalogue_that_was_cut_gives_up_what_is_left(large: Path, many_photos: Path) -> None:
+    before = names(large)
+    path = large / NAME
+    with path.open("rb+") as file:
+        file.truncate(path.stat().st_size * 9 // 10)
+    (finding,) = check_catalog_file(large, repair=True)
+    assert finding.repaired
+    saved = names(large)
+    assert saved < before
+    assert len(saved) > 240
+    with tessera.Gallery(large) as gallery:
+        assert gallery.check(repair=True).ok
+        assert gallery.index(many_photos).images == 290
+
+
+def test_a_state_that_cannot_be_is_put_right(filled: Path) -> None:
+    before = names(filled)
+    with closing(sqlite3.connect(filled / NAME)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("UPDATE images SET state = 'oj' WHERE id = 3")
+        connection.commit()
+    (finding,) = check_catalog_file(filled, repair=True)
+    assert finding.repaired
+    assert names(filled) == before
+    assert check_catalog_file(filled, repair=False) == []
+
+
+def test_a_rowid_that_cannot_be_takes_neither_memory_nor_the_other_rows(large: Path, monkeypatch) -> None:
+    """The last row of the last page of `images` gets nine bytes for its id that say 2^62."""
+    before = names(large)
+    path = large / NAME
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE images SET id = ? WHERE id = 290", (2**62 + 5,))
+        connection.execute("UPDATE sqlite_sequence SET seq = ?", (2**62 + 5,))
+        connection.execute("DROP INDEX images_by_content")
+        connection.commit()
+    content = bytearray(path.read_bytes())
+    content[-page_size(path) :] = b"\xa5" * page_size(path)
+    path.write_bytes(content)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), hard))
+    try:
+        check_catalog_file(large, repair=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    saved = names(large)
+    assert len(saved) >= len(before) - 10
+    with tessera.Gallery(large) as gallery:
+        assert max(record.id for record in gallery.images(limit=1000)) < 1000
+
+
+def test_an_open_gallery_goes_on_in_the_repaired_catalogue(
+    filled: Path, tmp_path: Path, painter: Painter, photo_folder: Path
+) -> None:
+    with tessera.Gallery(filled) as writer, tessera.Gallery(filled) as reader:
+        writer.index(painter(tmp_path / "one.png", 50))
+        assert len(reader) == 9
+        with closing(sqlite3.connect(filled / NAME)) as connection:
+            connection.execute("PRAGMA ignore_check_constraints = ON")
+            connection.execute("UPDATE images SET state = 'oj' WHERE id = 3")
+            connection.commit()
+        (finding,) = check_catalog_file(filled, repair=True)
+        assert finding.repaired
+        writer.index(painter(tmp_path / "two.png", 51))
+        assert len(reader) == len(writer) == 10
+        assert reader.search(tmp_path / "two.png", 1)[0].path == str(tmp_path / "two.png")
+    assert names(filled) >= {"one.png", "two.png", "photo0.png"}
+
+
+def test_a_gallery_made_anew_is_not_written_by_who_had_the_old_one_open(
+    filled: Path, small_bundle: Path, tmp_path: Path, painter: Painter
+) -> None:
+    with tessera.Gallery(filled) as old:
+        old.index(painter(tmp_path / "one.png", 50))
+        shutil.rmtree(filled)
+        with tessera.Gallery(filled, small_bundle) as new:
+            new.index(painter(tmp_path / "two.png", 51))
+        with pytest.raises(GalleryError, match="made anew"):
+            old.index(painter(tmp_path / "three.png", 52))
+    assert names(filled) == {"two.png"}
+
+
+@pytest.mark.parametrize("page", range(0, 12))
+def test_each_bad_page_costs_its_own_rows_only(large: Path, many_photos: Path, wide_bundle: Path, page: int) -> None:
+    before = names(large)
+    path = large / NAME
+    content = bytearray(path.read_bytes())
+    size = page_size(path)
+    content[page * size : (page + 1) * size] = random.Random(page).randbytes(size)
+    path.write_bytes(content)
+    findings = check_catalog_file(large, repair=True)
+    assert all(finding.repaired for finding in findings)
+    saved = names(large)
+    assert saved <= before
+    # The page of the schema says where the tables are: without it the rows are known by their form.
+    assert len(saved) >= 290 - 100
+    with tessera.Gallery(large, wide_bundle) as gallery:  # its name is lost with the settings
+        assert gallery.check(repair=True).ok
+        assert gallery.index(many_photos).images == 290
+
+
+def test_deleted_rows_do_not_come_back(large: Path, many_photos: Path) -> None:
+    """Their pages are free, and still hold them."""
+    with tessera.Gallery(large) as gallery:
+        gallery.remove([record.id for record in gallery.images(limit=200)])
+    left = names(large)
+    path = large / NAME
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert connection.execute("PRAGMA freelist_count").fetchone()[0] > 3
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("UPDATE images SET state = 'oj' WHERE id = 250")
+        connection.commit()
+    (finding,) = check_catalog_file(large, repair=True)
+    assert finding.repaired
+    assert names(large) == left
+
+
+def test_what_is_no_database_at_all_is_said(filled: Path) -> None:
+    for content in (b"", b"\0" * 40000, random.Random(0).randbytes(40000)):
+        (filled / NAME).write_bytes(content)
+        try:
+            check_catalog_file(filled, repair=True)
+        except GalleryDamagedError as error:
+            assert "Nothing could be read" in str(error)
+        except TesseraError as error:
+            pytest.fail(str(error))
