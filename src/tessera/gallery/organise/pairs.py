@@ -23,7 +23,7 @@ from tessera.local.verification import VerificationConfig, verify
 
 FEATURES_SIZE = 640
 _FEATURES = 600
-_KEPT = 2000  # pictures whose features, or small pixels, are remembered: 0.3 MB each
+_KEPT = 600  # pictures whose features, or small pixels, are remembered: 0.3 MB each
 _AT_ONCE = 256
 
 T = TypeVar("T")
