@@ -104,7 +104,8 @@ def test_other_machines_and_taken_ports_are_refused(tmp_path, capsys, monkeypatc
         code, said = run("--port", str(taken.getsockname()[1]))
     assert code == 2
     assert "--port" in said
-    (tmp_path / "g" / "catalog.sqlite").unlink()
+    assert not (tmp_path / "g").exists()  # a run that cannot serve leaves no gallery behind
+    (tmp_path / "g").mkdir()
     (tmp_path / "g" / "thesis.txt").write_text("mine")
     code, said = run("--port", "0")
     assert code == 1

@@ -15,6 +15,7 @@ import numpy as np
 
 from tessera.errors import MissingExtraError, ModelError
 from tessera.models.bundle import Bundle
+from tessera.models.onnx_library import import_onnxruntime
 from tessera.storage import write_atomically
 
 _SHAPES = ((224, 224), (160, 240))
@@ -63,7 +64,7 @@ def quantise_bundle(bundle: Bundle, output: Path, *, name: str | None = None) ->
 
 def _fold_constants(path: Path, folded: Path) -> None:
     """Weights are turned inside the graph, which hides them from the quantiser: let ONNX Runtime do it once."""
-    import onnxruntime
+    onnxruntime = import_onnxruntime()
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -78,7 +79,7 @@ def _graph(path: Path) -> Any:
 
 
 def _cosines(first: Path, second: Path) -> list[float]:
-    import onnxruntime
+    onnxruntime = import_onnxruntime()
 
     sessions = [onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]) for path in (first, second)]
     random = np.random.default_rng(0)

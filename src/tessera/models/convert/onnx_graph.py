@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tessera.errors import ModelError, UsageError
 from tessera.models.bundle import Bundle, ModelCard
 from tessera.models.convert.onnx_file import GraphInput, find_image, find_output, load_graph
+from tessera.models.onnx_library import import_onnxruntime
 from tessera.models.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from tessera.storage import hash_file, write_atomically
 
@@ -178,7 +179,7 @@ def _wrap(
 
 def probe(wrapped: Any, path: Path, shapes: Sequence[tuple[int, int]], *, batch: bool) -> int:
     """Run the wrapped graph on noise, alone and in a batch of two; returns D."""
-    import onnxruntime
+    onnxruntime = import_onnxruntime()
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
