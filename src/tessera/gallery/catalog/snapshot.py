@@ -306,6 +306,11 @@ class Snapshot:
     def has_local_features(self) -> bool:
         return self._connection.execute("SELECT 1 FROM local_features LIMIT 1").fetchone() is not None
 
+    def has_features_of(self, fingerprint: str) -> bool:
+        """Whether any content has local features of this system; counting them all would cost every search."""
+        found = self._connection.execute("SELECT 1 FROM local_features WHERE fingerprint = ? LIMIT 1", (fingerprint,))
+        return found.fetchone() is not None
+
     def damaged_local_features(self) -> list[int]:
         """The local features, by their own ids, that are not what was stored."""
         return list(damaged_rows(self._connection, "local_features"))

@@ -52,7 +52,7 @@ class PartsSearcher:
 
     def reasons_against(self, queries: Sequence[QueryPicture], view: View, options: SearchOptions) -> tuple[str, ...]:
         """Why local features cannot take part; none where they can. Where they were asked for, an error."""
-        if view.snapshot.count_local_features(self.model.fingerprint)[0] == 0:
+        if not view.snapshot.has_features_of(self.model.fingerprint):
             if options.by == "local":
                 raise GalleryError(f"--by local: {WITHOUT}")
             return (WITHOUT,)
