@@ -16,7 +16,7 @@ from rich.console import Console
 
 import tessera
 from tessera.explain.sheet import SheetHit, SheetRow, compare_pictures, draw_sheet
-from tessera.local.rerank import Reranker, open_reranker
+from tessera.local.spatial_reranking import Reranker, open_reranker
 
 HERE = Path(__file__).resolve().parent
 PHOTOS = HERE / "photos"

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from tessera.models.backbones.imagenet import imagenet_path
+from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, make_card
-from tessera.models.registry import build_model
 from tessera.storage import hash_file
 
 BACKBONE = "efficientnet-lite0"

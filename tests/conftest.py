@@ -128,9 +128,9 @@ def age(path: Path, seconds: float = 1.0) -> Path:
 def token_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The paper's network on a tiny backbone, exported: four tokens, maps and shares, milliseconds a picture."""
     torch = pytest.importorskip("torch")
+    from tessera.models.model_registry import build_model
     from tessera.models.onnx_export import export_bundle, make_card
     from tessera.models.preprocessing import Preprocessing
-    from tessera.models.registry import build_model
 
     torch.manual_seed(0)
     network = build_model("token", backbone="tiny", channels=16, heads=2, dim=24)

@@ -248,7 +248,7 @@ def verify(folder: Path, yard: Yard, told: dict[str, str], *, damaged: bool = Fa
     from tessera.errors import GalleryDamagedError
     from tessera.gallery.check import check_catalog_file
 
-    def look() -> str | None:
+    def inspect() -> str | None:
         try:
             findings = check_catalog_file(folder, repair=True)
         except GalleryDamagedError as error:
@@ -283,7 +283,7 @@ def verify(folder: Path, yard: Yard, told: dict[str, str], *, damaged: bool = Fa
                     return f"{path.name} finds {hit}"
         return None
 
-    return admit_tessera_errors(look, admitted=False)
+    return admit_tessera_errors(inspect, admitted=False)
 
 
 def admit_tessera_errors(act: Callable[[], str | object | None], *, admitted: bool = True) -> str | None:

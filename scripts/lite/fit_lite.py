@@ -33,8 +33,8 @@ from tuning import Tuning, tune_backbone
 from views import KINDS, Picture, make_view, normalise
 
 from tessera.models.global_network import GlobalNetwork
+from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, make_card
-from tessera.models.registry import build_model
 from tessera.models.token import TokenHead
 from tessera.storage import hash_file
 

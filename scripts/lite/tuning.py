@@ -66,7 +66,7 @@ def tune_backbone(
     optimiser = torch.optim.Adam([{"params": [weight], "lr": 0.0} for weight in moved], betas=(0.9, 0.99))
     memory = Memory(tuning.memory, network.dim)
     losses = []
-    for step, (rows, images) in enumerate(feed(network, pictures, instances, tuning, seed)):
+    for step, (rows, images) in enumerate(iterate_batches(network, pictures, instances, tuning, seed)):
         descriptors = network(images)["descriptor"]
         instance, landmark = torch.from_numpy(instances[rows]), torch.from_numpy(landmarks[rows])
         loss = contrast(descriptors, instance, landmark, memory, tuning.temperature)
@@ -115,7 +115,7 @@ def contrast(descriptors: Tensor, instances: Tensor, landmarks: Tensor, memory: 
     return (losses.sum(dim=1) / found.clamp_min(1))[found > 0].mean()
 
 
-def feed(
+def iterate_batches(
     network: GlobalNetwork, pictures: Sequence[Picture], instances: Labels, tuning: Tuning, seed: int
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """The rows and images of every step; the next ones are made while a step runs."""

@@ -6,7 +6,7 @@
 Every query of landmarks of the role `val`, against the hundred photos that a global model finds most similar: the same
 task as re-ranking, on landmarks that no table is measured on. A photo is true if geometry connects it with the query
 (components) and a stranger if it shows another landmark; the landmark's other photos count as neither. With
-`--features dsm` or `lightglue` inliers are places; the latter takes most of a second a pair, so a lower `--depth` is
+`--features dsm` or `lightglue` inliers are cells; the latter takes most of a second a pair, so a lower `--depth` is
 wise. `--planar 24` adds painted scenes with known homographies: each with its view, and with four others'.
 """
 
@@ -30,7 +30,7 @@ from tessera.extract.extractor import Extractor
 from tessera.local.dsm import DsmConfig, DsmExtractor, verify_channels
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalExtractor, LocalFeatures
-from tessera.local.rerank import EDGE_CELLS, open_reranker, order_candidates
+from tessera.local.spatial_reranking import EDGE_MARGIN, open_reranker, order_candidates
 from tessera.local.verification import VerificationConfig, verify
 from tessera.refiners import RERANKERS
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--components", type=Path, required=True)
     parser.add_argument("--features", default="sift", help="an extractor's name, a local bundle, dsm or lightglue")
     parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--model", default="lite", help="whose best hundred are looked at")
+    parser.add_argument("--model", default="lite", help="whose best hundred are verified")
     parser.add_argument("--role", default="val")
     parser.add_argument("--gallery", type=int, default=40, help="photos a landmark; 0 for painted scenes alone")
     parser.add_argument("--queries", type=int, default=10, help="a landmark")
@@ -93,7 +93,7 @@ def open_ways(given: argparse.Namespace) -> tuple[LocalExtractor, dict[str, Acce
             "lightglue": lambda first, second: _accepted(reranker.compare(first, second).num_inliers)
         }
     local = open_local_extractor(given.features, count=given.count)
-    margin = EDGE_CELLS if hasattr(local, "cell_px") else 0.0
+    margin = EDGE_MARGIN if hasattr(local, "cell_px") else 0.0
     ways: dict[str, Accept] = {}
     for similarity in map(float, given.similarities.split(",")):
         for tolerance in map(float, given.tolerances.split(",")):

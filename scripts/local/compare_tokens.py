@@ -21,9 +21,9 @@ from tessera.data.images import load_benchmark
 from tessera.evaluate.protocol import Relevance, score_query
 from tessera.local.codebook import Codebook
 from tessera.local.extractors import open_local_extractor
+from tessera.local.feature_cache import FeatureCache
 from tessera.local.features import LocalFeatures
 from tessera.local.inverted_file import InvertedFile
-from tessera.local.store import FeatureStore
 from tessera.local.token_training import TokenTrainingConfig, train_tokens
 from tessera.local.tokens import SetTokensConfig
 from tessera.local.vlad import describe_vlad
@@ -46,7 +46,7 @@ def choose_photos(root: Path, per_landmark: dict[str, int]) -> list[tuple[str, s
     return chosen
 
 
-def read_features(root: Path, store: FeatureStore, name: str, count: int, ids: list[str]) -> dict[str, LocalFeatures]:
+def read_features(root: Path, store: FeatureCache, name: str, count: int, ids: list[str]) -> dict[str, LocalFeatures]:
     extractor = open_local_extractor(name, count=count)
     found = store.get_many(extractor.fingerprint, ids)
     for photo in ids:
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     given = parser.parse_args()
     chosen = choose_photos(given.photos, {"train": given.train, "test": given.test})
-    store = FeatureStore(given.store)
+    store = FeatureCache(given.store)
     features = read_features(given.photos, store, given.features, given.count, [photo for _, _, photo in chosen])
     train = [row for row in chosen if row[0] == "train"]
     test = [row for row in chosen if row[0] == "test"]

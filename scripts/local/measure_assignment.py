@@ -16,7 +16,7 @@ import numpy as np
 from compare_tokens import choose_photos
 
 from tessera.data.images import load_photo
-from tessera.local.codebook import BOUNDED_FEATURES, Codebook
+from tessera.local.codebook import INT8_MIN_FEATURES, Codebook
 from tessera.local.extractors import open_local_extractor
 
 
@@ -25,12 +25,12 @@ def main() -> None:
     parser.add_argument("photos", type=Path)
     parser.add_argument("--words", type=int, default=65536)
     parser.add_argument("--features", type=int, default=1000, help="to be assigned")
-    parser.add_argument("--efforts", default="24,32,48")
+    parser.add_argument("--nprobes", default="24,32,48")
     given = parser.parse_args()
     features = collect(given.photos, given.words + given.features)
     codebook, asked = Codebook(features[: given.words]), features[given.words :]
-    codebook.assign(asked[:1], effort=1)  # groups the words
-    codebook.assign(features[:BOUNDED_FEATURES])  # from so many on, bounds are used
+    codebook.assign(asked[:1], nprobe=1)  # groups the words
+    codebook.assign(features[:INT8_MIN_FEATURES])  # from so many on, bounds are used
     flat = faiss.IndexFlatL2(features.shape[1])
     flat.add(codebook.centroids)
     print("| way | words | microseconds a feature | nearest found | all found |\n|---|---|---|---|---|")
@@ -38,11 +38,11 @@ def main() -> None:
         began = time.process_time()
         expected = flat.search(asked, nearest)[1]
         print(f"| flat | {nearest} | {1e6 * (time.process_time() - began) / len(asked):.0f} | | |", flush=True)
-        for effort in (0, *(int(word) for word in given.efforts.split(","))):
-            near, spent = assign(codebook, asked, nearest, effort)
+        for nprobe in (0, *(int(word) for word in given.nprobes.split(","))):
+            near, spent = assign(codebook, asked, nearest, nprobe)
             first = (near[:, 0] == expected[:, 0]).mean()
             every = np.mean([len(np.intersect1d(a, b)) / nearest for a, b in zip(near, expected, strict=True)])
-            print(f"| effort {effort} | {nearest} | {spent:.0f} | {first:.2%} | {every:.2%} |", flush=True)
+            print(f"| nprobe {nprobe} | {nearest} | {spent:.0f} | {first:.2%} | {every:.2%} |", flush=True)
 
 
 def collect(photos: Path, wanted: int) -> np.ndarray:
@@ -61,9 +61,9 @@ def collect(photos: Path, wanted: int) -> np.ndarray:
     return features[np.random.default_rng(1).permutation(len(features))[:wanted]]
 
 
-def assign(codebook: Codebook, features: np.ndarray, nearest: int, effort: int) -> tuple[np.ndarray, float]:
+def assign(codebook: Codebook, features: np.ndarray, nearest: int, nprobe: int) -> tuple[np.ndarray, float]:
     began = time.process_time()
-    words = codebook.assign(features, nearest, effort=effort)
+    words = codebook.assign(features, nearest, nprobe=nprobe)
     return words, 1e6 * (time.process_time() - began) / len(features)
 
 

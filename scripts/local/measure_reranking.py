@@ -25,7 +25,7 @@ from tessera.data.images import load_benchmark
 from tessera.evaluate.local import BenchmarkFeatures
 from tessera.evaluate.protocol import Relevance, score_query
 from tessera.extract.extractor import Extractor
-from tessera.local.rerank import Reranker, open_reranker, order_candidates
+from tessera.local.spatial_reranking import Reranker, open_reranker, order_candidates
 from tessera.refiners import RERANKERS
 
 SIZE = 384

@@ -30,8 +30,8 @@ from tessera.data.benchmark import Benchmark
 from tessera.evaluate.local import BenchmarkFeatures
 from tessera.evaluate.run import evaluate_model
 from tessera.local.describe import open_aggregator
-from tessera.local.rerank import Reranker, open_reranker
-from tessera.local.store import encode_features
+from tessera.local.feature_cache import encode_features
+from tessera.local.spatial_reranking import Reranker, open_reranker
 from tessera.local.system import FILE_NAME, System, SystemConfig, build_system
 from tessera.local.token_training import train_token_system
 from tessera.models.bundle import Bundle

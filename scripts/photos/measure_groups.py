@@ -50,8 +50,8 @@ def main() -> None:
             compared = snapshot.compared_pairs(grouping.PAIR_KIND)
         hashes = {str(record.content_hash): record.path for record in gallery.images(limit=1_000_000)}
     contents = sorted(hashes)
-    place = {content: row for row, content in enumerate(contents)}
-    edges = {(place[a], place[b]): score for (a, b), score in compared.items() if a in place and b in place}
+    row_of = {content: row for row, content in enumerate(contents)}
+    edges = {(row_of[a], row_of[b]): score for (a, b), score in compared.items() if a in row_of and b in row_of}
     known = {hashes[content]: labels[hashes[content]] for content in contents}
     curve = []
     for least in (8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 60):

@@ -36,23 +36,23 @@ from sets import TEST_SETS, benchmark_of, training_photos, unseen_photos
 from tessera.data.benchmark import Benchmark
 from tessera.data.images import load_benchmark
 from tessera.evaluate.protocol import KAPPAS
-from tessera.evaluate.ranking import rank_exactly
+from tessera.evaluate.rankers import rank_exactly
 from tessera.evaluate.run import score_rankings
 from tessera.explain.attention_regions import merge_maps, region_box
+from tessera.local.bundle_extractor import select_strongest
 from tessera.local.codebook import Codebook
 from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalFeatures
 from tessera.local.inverted_file import InvertedFile, KernelConfig
-from tessera.local.network import select_strongest
 from tessera.local.regions import Region, aggregate_regions, join_aggregates
-from tessera.local.rerank import Reranker, open_reranker, order_candidates
+from tessera.local.spatial_reranking import Reranker, open_reranker, order_candidates
 from tessera.local.vlad import describe_vlad
 from tessera.models.backbones import build_backbone
 
 COUNT = 300  # local features of a picture
 WORDS = 4096
 VLAD_WORDS = 16  # of 128 numbers: 2048
-DEPTH = 100  # results that are looked at again
+DEPTH = 100  # results that are re-ranked
 CODEBOOK_PHOTOS = 1000
 CELL_PX = 32
 HESAFF_SIZE = 384
@@ -179,7 +179,7 @@ def rank_by_asmk(
     regions: dict[str, list[Region]] | None,
     reranker: Reranker | None,
 ) -> Iterator[IntArray]:
-    """ASMK* or, with regions, R-ASMK*; then, with a re-ranker, the best looked at again."""
+    """ASMK* or, with regions, R-ASMK*; then, with a re-ranker, re-ranking of the best."""
     index = InvertedFile(codebook, KernelConfig())
     if regions is None:
         ids = np.repeat(np.arange(len(gallery)), [len(features) for features in gallery])
@@ -218,8 +218,8 @@ def rank_by_vlad(
 def rank_by_descriptors(
     bench: Bench, descriptors: npt.NDArray[np.float32], reranker: Reranker | None, *, signs: bool
 ) -> Ranker:
-    """Global descriptors, then the best looked at again with local features, as they are or as signs."""
-    place = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
+    """Global descriptors, then re-ranking of the best with local features, as they are or as signs."""
+    row_of = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
 
     def rank(
         benchmark: Benchmark, gallery: Sequence[LocalFeatures], queries: Sequence[LocalFeatures]
@@ -227,8 +227,8 @@ def rank_by_descriptors(
         assert reranker is not None
         if signs:
             gallery, queries = ([one.binarised() for one in many] for many in (gallery, queries))
-        rows = descriptors[[place[name] for name in benchmark.gallery_names]]
-        asked_rows = descriptors[[place[name] for name in benchmark.query_names]]
+        rows = descriptors[[row_of[name] for name in benchmark.gallery_names]]
+        asked_rows = descriptors[[row_of[name] for name in benchmark.query_names]]
         for asked, row, ranking in zip(queries, asked_rows, rank_exactly(rows, asked_rows), strict=True):
             yield look_again(reranker, asked, gallery, ranking, rows[ranking] @ row)
 
@@ -343,9 +343,9 @@ def hesaff_features(bench: Bench) -> tuple[list[LocalFeatures], list[LocalFeatur
 
 
 def score_features(bench: Bench, benchmark: Benchmark, pictures: Sequence[LocalFeatures], rank: Ranker) -> Any:
-    place = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
-    gallery = [pictures[place[name]] for name in benchmark.gallery_names]
-    queries = [pictures[place[name]] for name in benchmark.query_names]
+    row_of = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
+    gallery = [pictures[row_of[name]] for name in benchmark.gallery_names]
+    queries = [pictures[row_of[name]] for name in benchmark.query_names]
     scores, _, _ = score_rankings(benchmark, rank(benchmark, gallery, queries), KAPPAS)
     return scores["all"]
 

@@ -12,7 +12,7 @@ import time
 import torch
 
 from tessera.models.losses import build_loss
-from tessera.models.registry import build_model
+from tessera.models.model_registry import build_model
 
 CLASSES = 81_313  # of GLDv2-clean
 

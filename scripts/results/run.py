@@ -28,10 +28,10 @@ from sets import CHOICE_SET, TEST_SETS, Photo, benchmark_of, read_photos, thin_o
 from tessera.cli.main import app
 from tessera.data.benchmark import Benchmark
 from tessera.evaluate.protocol import KAPPAS
-from tessera.evaluate.ranking import rank_by_index, rank_exactly
+from tessera.evaluate.rankers import rank_by_index, rank_exactly
 from tessera.evaluate.run import score_rankings
 from tessera.models.backbones import build_backbone
-from tessera.models.registry import build_model
+from tessera.models.model_registry import build_model
 from tessera.storage import atomic_path, write_atomically
 
 REPOSITORY = Path(__file__).parents[2]
@@ -146,7 +146,7 @@ def figures_of(benchmark: Benchmark, score: Any, *, distractors: bool) -> dict[s
 
 
 def choose_rate(bench: Bench, row: Row) -> float:
-    """The rate with the best mAP on val landmarks, seed 0; test is not looked at."""
+    """The rate with the best mAP on val landmarks, seed 0; test is not used."""
     path = bench.results / "choices.csv"
     with locked(bench, f"choice-{row.name}"):
         for rate in RATES:
@@ -241,9 +241,9 @@ def load_network(run_dir: Path) -> Any:
 
 def score_descriptors(bench: Bench, benchmark: Benchmark, descriptors: npt.NDArray[np.float32], codec: str) -> Any:
     """The score of one protocol, `all`: rankings by the dot product, exactly or through a codec."""
-    place = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
-    gallery = descriptors[[place[name] for name in benchmark.gallery_names]]
-    queries = descriptors[[place[name] for name in benchmark.query_names]]
+    row_of = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
+    gallery = descriptors[[row_of[name] for name in benchmark.gallery_names]]
+    queries = descriptors[[row_of[name] for name in benchmark.query_names]]
     rankings = rank_exactly(gallery, queries) if codec == "flat" else rank_by_index(codec, gallery, queries)
     scores, _, _ = score_rankings(benchmark, rankings, KAPPAS, partial=codec != "flat")
     return scores["all"]

@@ -22,7 +22,7 @@ from sets import Photo
 
 from tessera.data.benchmark import Benchmark
 from tessera.evaluate.protocol import KAPPAS
-from tessera.evaluate.ranking import rank_exactly
+from tessera.evaluate.rankers import rank_exactly
 from tessera.evaluate.run import score_rankings
 from tessera.local.codebook import Codebook
 from tessera.models.backbones import build_backbone

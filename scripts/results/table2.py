@@ -21,11 +21,11 @@ from run import REPOSITORY, append_csv, commit, read_csv
 
 from tessera.extract.scales import rescale
 from tessera.index.build import build_index
+from tessera.local.bundle_extractor import HOW_SCALES
 from tessera.local.codebook import Codebook
 from tessera.local.inverted_file import InvertedFile, KernelConfig
-from tessera.local.network import HOW_SCALES
+from tessera.models.model_registry import build_model
 from tessera.models.preprocessing import DEFAULT_SCALES
-from tessera.models.registry import build_model
 
 EXTRACT = ("row", "scales", "width", "height", "cpu_ms", "repeats", "commit")
 SEARCH = ("row", "images", "dim", "codec", "top100_cpu_ms", "full_cpu_ms", "bytes_an_image", "commit")
@@ -112,7 +112,7 @@ def measure_asmk(images: int) -> None:
     words = random.standard_normal((_WORDS, 128)).astype(np.float32)
     weights = 1 / (np.arange(_WORDS) + _WORDS / 20) ** 0.7
     weights /= weights.sum()
-    index = InvertedFile(Codebook(words), KernelConfig(effort=32))
+    index = InvertedFile(Codebook(words), KernelConfig(nprobe=32))
     for start in range(0, images, 500):
         drawn = random.choice(_WORDS, 500 * _FEATURES, p=weights)
         features = words[drawn] + np.float32(0.5) * random.standard_normal((len(drawn), 128), dtype=np.float32)

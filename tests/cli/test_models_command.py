@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from tessera.models.convert import FORMATS
-from tessera.models.registry import MODELS, build_model
+from tessera.models.model_registry import MODELS, build_model
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ from tessera.errors import DataError, EvaluationError, UsageError
 from tessera.evaluate import descriptors
 from tessera.evaluate.cache import HashCache
 from tessera.evaluate.method import DescriptorMethod
-from tessera.evaluate.ranking import rank_by_index, rank_exactly, rank_refined, rerank_heads
+from tessera.evaluate.rankers import rank_by_index, rank_exactly, rank_refined, rerank_heads
 from tessera.evaluate.run import RunConfig, evaluate_model, run_benchmark, score_rankings
 
 

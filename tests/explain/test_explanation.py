@@ -147,9 +147,9 @@ def test_a_network_that_cannot_lay_tokens_to_places_keeps_their_maps(extractor, 
 def test_contributions_of_any_network_sum_to_the_score(name, scenes_dir, tmp_path):
     """Other networks than the packaged one, with random weights, at several scales and with a box."""
     torch = pytest.importorskip("torch")
+    from tessera.models.model_registry import build_model
     from tessera.models.onnx_export import export_bundle, make_card
     from tessera.models.preprocessing import Preprocessing
-    from tessera.models.registry import build_model
 
     torch.manual_seed(1)
     network = build_model(name, backbone="tiny").eval()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tessera.explain.sheet import CELL, CERTAIN, QUERY, SheetHit, SheetRow, compare_pictures, draw_sheet
-from tessera.local.rerank import open_reranker
+from tessera.local.spatial_reranking import open_reranker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GREY = np.full((95, 118, 3), 128, np.uint8)  # half a cell: drawn twice as large

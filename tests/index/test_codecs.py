@@ -12,7 +12,6 @@ import pytest
 from tessera.errors import IndexingError
 from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choose_codec
 from tessera.index.codecs.block_scan import scan_blocks
-from tessera.index.codecs.calibration import Calibration, CalibrationSet, calibrate, estimate_num_candidates
 from tessera.index.codecs.coarse_scan import CoarseScan
 from tessera.index.codecs.codec import use_threads
 from tessera.index.codecs.flat import FlatCodec
@@ -20,6 +19,12 @@ from tessera.index.codecs.inverted_lists import InvertedLists, train_list_centro
 from tessera.index.codecs.pq1 import Pq1Codec, train_scalar_centroids
 from tessera.index.codecs.pq8 import Pq8Codec
 from tessera.index.codecs.projection import Projection, allocate_dimensions, principal_axes
+from tessera.index.codecs.recall_calibration import (
+    CalibrationSet,
+    RecallCalibration,
+    calibrate,
+    estimate_num_candidates,
+)
 from tessera.index.codecs.residual_rescoring import ResidualCodes
 from tessera.index.codecs.threshold_estimation import ThresholdEstimator
 from tessera.index.descriptor_file import DescriptorStore, best, inner_products, widen
@@ -213,7 +218,7 @@ def test_exact_scores_do_not_depend_on_their_company(gallery: Any, queries: Any)
 
 
 def test_candidates_grow_with_k_and_with_the_gallery() -> None:
-    calibration = Calibration(
+    calibration = RecallCalibration(
         num_candidates_10=100,
         num_candidates_100=1000,
         num_rescored_10=40,
@@ -226,7 +231,7 @@ def test_candidates_grow_with_k_and_with_the_gallery() -> None:
     assert [calibration.num_rescored_for(k, 9000) for k in (1, 10, 55, 100, 250)] == [40, 40, 130, 220, 550]
     assert [calibration.num_candidates_for(100, total) for total in (4, 36_000, 225_000)] == [1000, 2000, 5000]
     assert calibration.num_rescored_for(250, 36_000) == 1100
-    assert Calibration.from_values(calibration.to_values()) == calibration
+    assert RecallCalibration.from_values(calibration.to_values()) == calibration
 
 
 def test_nprobe_is_the_one_that_costs_least() -> None:
@@ -241,10 +246,10 @@ def test_nprobe_is_the_one_that_costs_least() -> None:
         rows = np.tile(np.concatenate([strangers, known]), (2, 1))
         return rows, -np.arange(rows.shape[1], dtype=np.float32)[None].repeat(2, axis=0)
 
-    def candidates(c: Calibration) -> float:
+    def candidates(c: RecallCalibration) -> float:
         return c.num_candidates_100
 
-    def chosen(nprobe: tuple[int, ...], cost: Callable[[Calibration], float] = candidates) -> int:
+    def chosen(nprobe: tuple[int, ...], cost: Callable[[RecallCalibration], float] = candidates) -> int:
         return calibrate(search_candidates, calibration_set, 9999, nprobe=nprobe, target=0.99, cost=cost).nprobe
 
     assert chosen((1, 2, 4)) == 4

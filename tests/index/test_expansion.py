@@ -10,8 +10,8 @@ import pytest
 from tessera.errors import UsageError
 from tessera.index.build import build_index
 from tessera.index.expansion import augment, diffuse, expand_query, mutual_graph
+from tessera.index.global_reranking import refine, rerank_scores
 from tessera.index.refinement import augment_gallery, expand_queries, search_refined
-from tessera.index.rerank import refine, rerank_scores
 
 
 def unit(vector: Any) -> Any:

@@ -18,8 +18,8 @@ from tessera.cli.main import app
 from tessera.errors import ModelError, UsageError
 from tessera.local.dsm import DsmConfig, DsmExtractor, find_maxima, match_channels, verify_channels
 from tessera.local.extractors import EXTRACTORS, open_local_extractor
+from tessera.local.feature_cache import FeatureCache, decode_features, encode_features
 from tessera.local.features import LocalFeatures
-from tessera.local.store import FeatureStore, decode_features, encode_features
 
 _SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
 planar = importlib.util.module_from_spec(_SPEC)
@@ -177,8 +177,8 @@ def test_a_global_bundle_gives_maxima(token_bundle):
 
 
 def test_a_local_bundle_has_no_deep_spatial_matching(tmp_path):
+    from tessera.models.model_registry import build_model
     from tessera.models.onnx_export import export_bundle, make_card
-    from tessera.models.registry import build_model
 
     network = build_model("how-r18", backbone="tiny", dim=8)
     bundle = export_bundle(network, tmp_path / "how", make_card(network, "how"))
@@ -206,12 +206,12 @@ def test_store_gives_back_what_it_got_and_passes_over_damage(tmp_path):
     blob[-1] ^= 1
     assert decode_features(bytes(blob)) is None
     assert decode_features(b"x") is None
-    store = FeatureStore(tmp_path / "f.sqlite")
+    store = FeatureCache(tmp_path / "f.sqlite")
     store.put("a", "one", features)
     store.put("b", "one", features)
     store.put("a", "two", features)
     store.close()
-    store = FeatureStore(tmp_path / "f.sqlite")
+    store = FeatureCache(tmp_path / "f.sqlite")
     assert set(store.get_many("a", ["one", "two", "three"])) == {"one", "two"}
     assert store.keep_only(["two"]) == 2
     assert store.describe() == {"a": {"images": 1, "bytes": len(encode_features(features))}}
@@ -225,16 +225,16 @@ import os, signal, sys
 from pathlib import Path
 import numpy as np
 from tessera.local.features import LocalFeatures
-from tessera.local.store import FeatureStore
+from tessera.local.feature_cache import FeatureCache
 ones, points = np.ones(20, np.float32), np.ones((20, 2), np.float32)
-store = FeatureStore(Path(sys.argv[1]))
+store = FeatureCache(Path(sys.argv[1]))
 for number in range(70):
     store.put("a", str(number), LocalFeatures(np.full((20, 8), number, np.float32), points, ones, ones))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     path = tmp_path / "f.sqlite"
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -signal.SIGKILL
-    store = FeatureStore(path)
+    store = FeatureCache(path)
     known = store.known("a")
     assert len(known) >= 64
     found = store.get_many("a", sorted(known))

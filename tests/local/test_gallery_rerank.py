@@ -12,8 +12,8 @@ from PIL import Image
 
 from tessera.errors import MissingExtraError, UsageError
 from tessera.gallery.gallery import Gallery
-from tessera.local.rerank import open_reranker
-from tessera.local.store import FeatureStore
+from tessera.local.feature_cache import FeatureCache
+from tessera.local.spatial_reranking import open_reranker
 
 _SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
 planar = importlib.util.module_from_spec(_SPEC)
@@ -148,7 +148,7 @@ def test_no_one_waits_longer_than_asked_for_a_reranker_to_open(gallery, pictures
         opened.append(args)
         return open_reranker(*args, **options)
 
-    monkeypatch.setattr("tessera.gallery.search.local_features.open_reranker", open_slowly)
+    monkeypatch.setattr("tessera.gallery.search.local_feature_index.open_reranker", open_slowly)
     plain = [hit.id for hit in gallery.search(pictures[1], 6, by="global")]
     result = gallery.search(pictures[1], 6, rerank="sp", rerank_timeout_s=0)
     assert [hit.id for hit in result] == plain
@@ -164,14 +164,14 @@ def test_a_missing_package_is_named(gallery, pictures, monkeypatch):
         gallery.search(pictures[1], rerank="lightglue")
 
 
-def test_a_damaged_shelf_is_set_aside(gallery, pictures):
+def test_a_damaged_feature_cache_is_set_aside(gallery, pictures):
     gallery.index(local="sift")
     gallery.close()
-    shelf = gallery.path / "local.sqlite"
-    shelf.write_bytes(b"rubbish" * 1000)
+    cache_path = gallery.path / "local.sqlite"
+    cache_path.write_bytes(b"rubbish" * 1000)
     for log in gallery.path.glob("local.sqlite-*"):
         log.unlink()
     with Gallery(gallery.path) as again:
         assert again.search(pictures[1], 1, rerank="sp")[0].inliers >= 10
         assert again.index(local="sift").local["images"] == 6
-    assert len(FeatureStore(shelf).describe()) == 1
+    assert len(FeatureCache(cache_path).describe()) == 1

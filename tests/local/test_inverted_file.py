@@ -202,7 +202,7 @@ def test_ids_may_be_any_number_and_one_a_feature():
         small.add(np.array([3]), features)
 
 
-@pytest.mark.parametrize("setting", [{"query_assignment": 0}, {"db_assignment": 0}, {"alpha": 0.0}, {"effort": -1}])
+@pytest.mark.parametrize("setting", [{"query_assignment": 0}, {"db_assignment": 0}, {"alpha": 0.0}, {"nprobe": -1}])
 def test_a_kernel_that_compares_nothing_is_refused(setting):
     with pytest.raises(ConfigError, match="at least one word"):
         KernelConfig(**setting)
@@ -235,20 +235,20 @@ def test_the_same_seed_gives_the_same_words():
     np.testing.assert_array_equal(first, second)
 
 
-def test_an_effort_finds_nearly_all_nearest_words_and_is_kept(tmp_path):
+def test_an_nprobe_finds_nearly_all_nearest_words_and_is_kept(tmp_path):
     random = np.random.default_rng(0)
     codebook = Codebook(random.normal(size=(8192, 16)))
     features = (codebook.centroids[random.integers(0, 8192, 300)] + 0.2 * random.normal(size=(300, 16))).astype("f4")
-    exact, near = codebook.assign(features, 5), codebook.assign(features, 5, effort=48)
+    exact, near = codebook.assign(features, 5), codebook.assign(features, 5, nprobe=48)
     assert near.shape == exact.shape
     assert (near[:, 0] == exact[:, 0]).mean() > 0.98
-    assert np.array_equal(near, Codebook(codebook.centroids).assign(features, 5, effort=48))
-    assert (codebook.assign(features, effort=256) == exact[:, :1]).mean() >= (near[:, :1] == exact[:, :1]).mean()
-    index = InvertedFile(codebook, KernelConfig(effort=48))
+    assert np.array_equal(near, Codebook(codebook.centroids).assign(features, 5, nprobe=48))
+    assert (codebook.assign(features, nprobe=256) == exact[:, :1]).mean() >= (near[:, :1] == exact[:, :1]).mean()
+    index = InvertedFile(codebook, KernelConfig(nprobe=48))
     index.add(np.repeat(np.arange(30), 10), features)
     assert [int(index.search(features[10 * i : 10 * i + 10], 1)[0][0]) for i in range(30)] == list(range(30))
     index.save(tmp_path / "asmk.bin")
-    assert InvertedFile.load(tmp_path / "asmk.bin").config.effort == 48
+    assert InvertedFile.load(tmp_path / "asmk.bin").config.nprobe == 48
 
 
 @pytest.mark.parametrize("shape", [(500, 16), (9000, 7)], ids=["few words", "an odd dimension"])
@@ -256,4 +256,4 @@ def test_where_groups_make_no_sense_every_word_is_compared(shape):
     random = np.random.default_rng(1)
     codebook = Codebook(random.normal(size=shape))
     features = random.normal(size=(50, shape[1])).astype("f4")
-    assert np.array_equal(codebook.assign(features, 3, effort=1), codebook.assign(features, 3))
+    assert np.array_equal(codebook.assign(features, 3, nprobe=1), codebook.assign(features, 3))

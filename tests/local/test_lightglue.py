@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tessera.local.features import LocalFeatures
-from tessera.local.rerank import open_reranker
+from tessera.local.spatial_reranking import open_reranker
 
 _SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
 planar = importlib.util.module_from_spec(_SPEC)

@@ -274,8 +274,8 @@ def test_regions_come_from_where_tokens_look(built, places, token_bundle, tmp_pa
 @pytest.mark.parametrize("model", ["how-r18", "delf-r50"])
 def test_a_local_bundle_is_a_systems_extractor(model, places, tmp_path):
     torch = pytest.importorskip("torch")
+    from tessera.models.model_registry import build_model
     from tessera.models.onnx_export import export_bundle, make_card
-    from tessera.models.registry import build_model
 
     torch.manual_seed(0)
     dim = {"dim": 8} if model == "how-r18" else {"local_dim": 8, "hidden": 8}

@@ -10,8 +10,8 @@ import pytest
 
 from tessera.errors import UsageError
 from tessera.local.features import LocalFeatures
-from tessera.local.rerank import order_candidates
 from tessera.local.sift import SiftExtractor
+from tessera.local.spatial_reranking import order_candidates
 from tessera.local.verification import VerificationConfig, match_features, verify
 
 _SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")

@@ -11,10 +11,10 @@ from torch.nn import functional
 from tessera.errors import ConfigError, ModelError
 from tessera.models.compared_systems import EQUAL_DIM, SYSTEMS
 from tessera.models.losses import build_loss
+from tessera.models.model_registry import MODELS, build_model
 from tessera.models.netvlad import NetVLADConfig, NetVLADHead, sum_residuals
 from tessera.models.pooled import PooledConfig, PooledHead
 from tessera.models.pooling import normalise
-from tessera.models.registry import MODELS, build_model
 from tessera.models.rmac import region_windows
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tessera.models.losses.arcface import ArcFace, ArcFaceConfig
-from tessera.models.registry import build_model
+from tessera.models.model_registry import build_model
 
 SYSTEMS = ["rmac", "delg", "solar", "netvlad"]
 STAGES = {"block1.0": "conv1", "block1.1": "bn1", **{f"block{i}": f"layer{i - 1}" for i in (2, 3, 4, 5)}}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tessera.errors import ConfigError, ModelError
+from tessera.models.model_registry import MODELS, build_model
 from tessera.models.onnx_export import Network
-from tessera.models.registry import MODELS, build_model
 
 # Widths at which a test takes milliseconds; keys that a configuration does not have are left out.
 NARROW = {"backbone": "tiny", "channels": 16, "heads": 4, "dim": 24, "clusters": 3, "local_dim": 8, "hidden": 12}

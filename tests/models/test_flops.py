@@ -7,7 +7,7 @@ import torch
 
 from tessera.models import flops
 from tessera.models.flops import Cost, count_entry, count_modules, count_network, entry_fingerprint, model_cost
-from tessera.models.registry import MODELS
+from tessera.models.model_registry import MODELS
 
 
 def test_a_linear_network_is_counted_by_hand() -> None:

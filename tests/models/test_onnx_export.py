@@ -14,8 +14,8 @@ from torch import Tensor
 from tessera.errors import CheckpointError, ModelError
 from tessera.models.bundle import Bundle, ModelCard
 from tessera.models.global_network import GlobalNetwork, Head
+from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import Network, check_graph, export_bundle, load_network, make_card
-from tessera.models.registry import build_model
 
 SIZES = ((1, 3, 224, 160), (3, 3, 160, 224), (1, 3, 33, 33), (1, 3, 37, 201), (3, 3, 65, 40), (1, 3, 27, 384))
 NARROW: dict[str, dict[str, Any]] = {

@@ -13,9 +13,9 @@ from tessera.cli.main import app
 from tessera.errors import ModelError
 from tessera.extract.extractor import Extractor
 from tessera.models.bundle import Bundle
+from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, make_card
 from tessera.models.quantised import quantise_bundle
-from tessera.models.registry import build_model
 from tessera.models.shapes import ViTShape
 
 SHAPE = ViTShape(patch=16, width=128, depth=2, heads=2, hidden=256, grid=4, layer_scale=True)

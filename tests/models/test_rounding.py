@@ -7,8 +7,8 @@ from pathlib import Path
 import onnxruntime
 import torch
 
+from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, make_card
-from tessera.models.registry import build_model
 
 
 def test_sharp_attention_differs_by_rounding_alone(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from tessera.errors import ConfigError
 from tessera.models.lfsa import SecondOrderAttention
-from tessera.models.registry import build_model
+from tessera.models.model_registry import build_model
 from tessera.models.token import TokenConfig, TokenHead
 from tessera.models.token_refinement import RefinementBlock
 from tessera.models.tokenizers import AttentionTokenizer, QuantisedTokenizer

@@ -124,8 +124,8 @@ def test_maps_give_the_extractor_s_descriptor(tmp_path: Path) -> None:
     from PIL import Image
 
     from tessera.extract.extractor import Extractor
+    from tessera.models.model_registry import build_model
     from tessera.models.onnx_export import export_bundle, make_card
-    from tessera.models.registry import build_model
 
     picture = np.random.default_rng(0).integers(0, 255, (90, 140, 3), dtype=np.uint8)
     paths = [tmp_path / "a.png", tmp_path / "b.png"]

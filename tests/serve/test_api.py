@@ -344,8 +344,10 @@ def test_reranking_ends_with_its_time(eventually, served_gallery, scenes_dir):
 def test_reranking_stops_in_the_middle(served_gallery, scenes_dir, monkeypatch):
     pytest.importorskip("cv2")
     ticks = itertools.count()
-    monkeypatch.setattr("tessera.gallery.search.local_features.time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    monkeypatch.setattr("tessera.gallery.search.local_features.default_threads", lambda: 2)
+    monkeypatch.setattr(
+        "tessera.gallery.search.local_feature_index.time", SimpleNamespace(monotonic=lambda: next(ticks))
+    )
+    monkeypatch.setattr("tessera.gallery.search.local_feature_index.default_threads", lambda: 2)
     with Gallery(served_gallery, threads=1) as gallery:
         found = gallery.search(scenes_dir / "scene03.jpg", 12, rerank="sp", rerank_timeout_s=3.5)
     assert "compare 6 of the 12 best hits" in " ".join(found.notes)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tessera
-from tessera.models.registry import MODELS
+from tessera.models.model_registry import MODELS
 from tessera.train.distributed import World
 from tessera.train.dryrun import dry_run
 from tessera.train.recipe import load_recipe

@@ -74,7 +74,7 @@ def measure_rate(
     pixels = [decode(path).pixels for path in paths]
     extractor.describe(pixels[0])
     list(extractor.extract(paths[:2]))  # both networks are open and warm
-    rounds: list[dict[str, Cost]] = []
+    rounds: list[dict[str, StageCost]] = []
     for i in range(repeats):
         workers = _cost(lambda: _in_workers(extractor, pixels))
         whole = _cost(lambda: [extractor.describe(image) for image in pixels])
@@ -101,7 +101,7 @@ def measure_rate(
     }
 
 
-class Cost(NamedTuple):
+class StageCost(NamedTuple):
     """Seconds that passed, and seconds that the cores worked for this process: the second bears a busy machine."""
 
     wall_s: float
@@ -112,10 +112,10 @@ def _ratio(seconds: dict[str, float]) -> float:
     return (seconds["network"] + seconds["decode"]) / seconds["index"]
 
 
-def _cost(run: Callable[[], object]) -> Cost:
+def _cost(run: Callable[[], object]) -> StageCost:
     wall, work = time.perf_counter(), time.process_time()
     run()
-    return Cost(time.perf_counter() - wall, time.process_time() - work)
+    return StageCost(time.perf_counter() - wall, time.process_time() - work)
 
 
 def _in_threads(run: Callable[[Path], object], paths: Sequence[Path], threads: int) -> None:
@@ -131,7 +131,7 @@ def _in_workers(extractor: Extractor, images: Sequence[Pixels]) -> None:
             pass
 
 
-def _index(gallery_path: Path, paths: Sequence[Path], spare: Sequence[Path], extractor: Extractor) -> Cost:
+def _index(gallery_path: Path, paths: Sequence[Path], spare: Sequence[Path], extractor: Extractor) -> StageCost:
     from tessera.gallery.gallery import Gallery
 
     with Gallery(gallery_path, model=str(extractor.bundle.path), threads=extractor.threads) as gallery:

@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from tessera.errors import MissingExtraError
 from tessera.local.aggregation import Aggregate, aggregate_words
-from tessera.local.codebook import BOUNDED_FEATURES, Codebook
+from tessera.local.codebook import INT8_MIN_FEATURES, Codebook
 from tessera.local.inverted_file import InvertedFile, KernelConfig
 from tessera.refiners import RERANKERS
 
 DIM = 128
 _BATCH = 250  # images
-EFFORT = 32  # of the assignment that looks through some groups of words
+NPROBE = 32  # of the approximate assignment
 _ROUNDS = 5
 _PEER_SAMPLE = 500  # images that the package aggregates itself
 _SHARED_WORDS = 0.3  # of an image's features, in words that its neighbours have too
@@ -77,7 +77,7 @@ def measure_asmk(
         vectors, drawn = draw.images(count)
         ids = np.repeat(np.arange(start, start + count), features)
         if start == 0:
-            codebook.assign(vectors[:BOUNDED_FEATURES])  # opens what a gallery of this size would long have opened
+            codebook.assign(vectors[:INT8_MIN_FEATURES])  # opens what a gallery of this size would long have opened
             assignment = _measure_assignment(codebook, peer_book, vectors[:2000], drawn[:2000])
         if len(asked) < queries:
             picked = vectors.reshape(count, features, DIM)[:: max(1, count // 8)][:8]
@@ -127,7 +127,7 @@ def measure_asmk(
 def _measure_assignment(codebook: Codebook, peer: Any, vectors: Any, drawn: Any) -> dict[str, float]:
     """Seconds a feature of the package, exactly and by groups of words, each the median of a few rounds, and how often
     the words are the same."""
-    codebook.assign(vectors[:1], effort=EFFORT)  # groups the words, once for a codebook
+    codebook.assign(vectors[:1], nprobe=NPROBE)  # groups the words, once for a codebook
     rounds: dict[str, list[float]] = {"peer_s": [], "tessera_s": [], "grouped_s": []}
     for _ in range(_ROUNDS):
         spent = dict.fromkeys(rounds, 0.0)
@@ -136,7 +136,7 @@ def _measure_assignment(codebook: Codebook, peer: Any, vectors: Any, drawn: Any)
         with _Clock(spent, "tessera_s"):
             nearest = codebook.assign(vectors)[:, 0]
         with _Clock(spent, "grouped_s"):
-            near = codebook.assign(vectors, effort=EFFORT)[:, 0]
+            near = codebook.assign(vectors, nprobe=NPROBE)[:, 0]
         for name, seconds in spent.items():
             rounds[name].append(seconds / len(vectors))
     return {
@@ -171,7 +171,7 @@ def _measure_search(
         times["assign"].append(time.process_time() - began)
         same_words.append((words == expected_words).mean())
         began = time.process_time()
-        near = codebook.assign(vectors, config.query_assignment, effort=EFFORT)
+        near = codebook.assign(vectors, config.query_assignment, nprobe=NPROBE)
         times["grouped"].append(time.process_time() - began)
         began = time.process_time()
         query = aggregate_words(codebook, vectors, words, np.zeros(len(vectors), np.int64), binary=True)
@@ -213,7 +213,7 @@ def measure_reranking(*, candidates: int, features: int, seed: int = 0, repeats:
     from tessera.extract.runtime import default_threads
     from tessera.local.dsm import FEATURES, DsmConfig, verify_channels
     from tessera.local.features import LocalFeatures
-    from tessera.local.rerank import Reranker
+    from tessera.local.spatial_reranking import Reranker
     from tessera.local.verification import VerificationConfig, verify
 
     random = np.random.default_rng(seed)
@@ -301,8 +301,8 @@ def to_markdown(report: dict[str, Any]) -> str:
             f"{search['peer_assign_ms'] / search['assign_ms']:.1f} |",
             f"| build with it | | | {asmk['build_ratio_with_assignment']:.1f} |",
             f"| search with it | | | {search['ratio_with_assignment']:.1f} |",
-            f"| build with effort {EFFORT} | | | {asmk['build_ratio_with_groups']:.1f} |",
-            f"| search with effort {EFFORT} | | | {search['ratio_with_groups']:.1f} |",
+            f"| build with nprobe {NPROBE} | | | {asmk['build_ratio_with_groups']:.1f} |",
+            f"| search with nprobe {NPROBE} | | | {search['ratio_with_groups']:.1f} |",
             f"| bytes an image | {asmk['bytes_an_image']['peer']:.0f} | {asmk['bytes_an_image']['tessera']:.0f} | |",
         ]
     return "\n".join(lines)

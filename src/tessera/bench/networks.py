@@ -26,7 +26,7 @@ def measure_networks(*, side: int, repeats: int, names: list[str] | None = None)
         import torch
     except ImportError as error:
         raise MissingExtraError("bench extract --table", "train") from error
-    from tessera.models.registry import MODELS, build_model
+    from tessera.models.model_registry import MODELS, build_model
 
     rows = []
     for name in names or list(MODELS):

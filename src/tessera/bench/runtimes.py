@@ -40,8 +40,8 @@ def measure_runtimes(*, model: str, side: int, repeats: int) -> dict[str, Any]:
         raise MissingExtraError("bench extract --plain", "train") from error
     from tessera.models.attention import MultiHeadAttention
     from tessera.models.bundle import Bundle
+    from tessera.models.model_registry import MODELS, build_model
     from tessera.models.onnx_export import export_bundle, load_network, make_card
-    from tessera.models.registry import MODELS, build_model
 
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory(prefix="tessera-bench-") as name:

@@ -88,7 +88,7 @@ def _rounds(
     try:
         _bare_steps(trainer, decoded[:1])  # the first step allocates
         for _ in range(rounds):
-            trainer.run.loader.photos.settle()  # or batches prepared ahead would slow the bare loop down
+            trainer.run.loader.photos.wait_until_ready()  # or batches prepared ahead would slow the bare loop down
             bare.append(_timed(lambda: _bare_steps(trainer, decoded), steps * recipe.loop.batch_size))
             full.append(_timed(lambda: _full_steps(trainer, batches, steps), steps * recipe.loop.batch_size))
     finally:

@@ -17,7 +17,7 @@ from tessera.cli.options import AugmentOption, ExpandOption, RerankOption
 
 if TYPE_CHECKING:
     from tessera.data.benchmark import Benchmark
-    from tessera.evaluate.result import Result
+    from tessera.evaluate.result import EvaluationResult
 
 evaluate = typer.Typer(
     name="evaluate",
@@ -31,7 +31,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluateOptions:
     """The options that every benchmark takes."""
 
     model: Annotated[str, typer.Option(help="A packaged model, the folder of a bundle, or a system file.")] = "lite"
@@ -67,18 +67,18 @@ class Settings:
 
 
 def _with_settings(load: Callable[..., Any]) -> Callable[..., None]:
-    """The command of a benchmark's loader: the loader's own options, then those of `Settings`; it runs and shows."""
-    hints = get_type_hints(load, include_extras=True) | get_type_hints(Settings, include_extras=True)
+    """The command of a benchmark's loader: the loader's own options, then `EvaluateOptions`; it runs and shows."""
+    hints = get_type_hints(load, include_extras=True) | get_type_hints(EvaluateOptions, include_extras=True)
     shared = [
         inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=entry.default)
-        for entry in fields(Settings)
+        for entry in fields(EvaluateOptions)
     ]
     own = inspect.signature(load).parameters.values()
     parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in (*own, *shared)]
 
     @functools.wraps(load)
     def command(**given: Any) -> None:
-        settings = Settings(**{entry.name: given.pop(entry.name) for entry in fields(Settings)})
+        settings = EvaluateOptions(**{entry.name: given.pop(entry.name) for entry in fields(EvaluateOptions)})
         _run(load(**given), settings)
 
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -153,7 +153,7 @@ def ranks(
     _show(evaluate_ranks(ground_truth, ranks, protocols=protocol or ()), as_json)
 
 
-def _run(benchmark: Benchmark, settings: Settings) -> None:
+def _run(benchmark: Benchmark, settings: EvaluateOptions) -> None:
     from tessera.evaluate.progress import stage_progress
     from tessera.evaluate.report import write_report
     from tessera.evaluate.run import evaluate_model
@@ -172,7 +172,7 @@ def _run(benchmark: Benchmark, settings: Settings) -> None:
     _show(run.result, as_json)
 
 
-def _show(result: Result, as_json: bool) -> None:
+def _show(result: EvaluationResult, as_json: bool) -> None:
     for note in result.notes:
         typer.secho(f"note: {note}", fg="yellow", err=True)
     for name, reason in result.undefined.items():

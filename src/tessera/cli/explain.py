@@ -76,7 +76,7 @@ def _explain_matches(
     from tessera.data.boxes import clip_box, parse_box
     from tessera.data.images import read_photo
     from tessera.explain.matches import draw_matches, match_pair
-    from tessera.local.rerank import open_reranker
+    from tessera.local.spatial_reranking import open_reranker
     from tessera.storage import atomic_path
 
     reranker = open_reranker(kind, extractor=local, model=model)

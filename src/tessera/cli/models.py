@@ -32,7 +32,7 @@ def models(
     from tessera.errors import MissingExtraError
     from tessera.models.bundle import packaged_names
     from tessera.models.flops import count_entry, model_cost, time_networks
-    from tessera.models.registry import MODELS
+    from tessera.models.model_registry import MODELS
 
     if measure and find_spec("torch") is None:
         raise MissingExtraError("--measure", "train")

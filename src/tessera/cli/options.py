@@ -64,9 +64,7 @@ ExpandOption = Annotated[
 ]
 RerankOption = Annotated[
     str | None,
-    typer.Option(
-        "--rerank", metavar=choices(RERANKERS), help=f"Look at the best hits again. {describe_choices(RERANKERS)}"
-    ),
+    typer.Option("--rerank", metavar=choices(RERANKERS), help=f"Re-rank the best hits. {describe_choices(RERANKERS)}"),
 ]
 AugmentOption = Annotated[bool, typer.Option("--augment", help=f"{AUGMENT_SUMMARY.capitalize()}.")]
 ByOption = Annotated[

@@ -63,12 +63,12 @@ class Benchmark:
         dropped, lost = set(gallery), set(queries)
         kept = [i for i in range(len(self.gallery)) if i not in dropped]
         asked = [q for q in range(len(self.queries)) if q not in lost]
-        place = np.full(len(self.gallery) + 1, -1, dtype=np.int64)  # the last stays -1, for own ids of -1
-        place[kept] = np.arange(len(kept))
+        new_ids = np.full(len(self.gallery) + 1, -1, dtype=np.int64)  # the last stays -1, for own ids of -1
+        new_ids[kept] = np.arange(len(kept))
         main = len(self.gallery) - self.num_distractors
 
         def remap(ids: IntArray) -> IntArray:
-            return place[ids][place[ids] >= 0]
+            return new_ids[ids][new_ids[ids] >= 0]
 
         return replace(
             self,
@@ -78,7 +78,7 @@ class Benchmark:
             query_names=tuple(self.query_names[q] for q in asked),
             boxes=tuple(self.boxes[q] for q in asked),
             lists=tuple({name: remap(ids) for name, ids in self.lists[q].items()} for q in asked),
-            own_ids=place[self.own_ids[asked]],
+            own_ids=new_ids[self.own_ids[asked]],
             num_distractors=sum(1 for i in kept if i >= main),
         )
 

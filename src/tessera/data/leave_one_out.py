@@ -107,7 +107,7 @@ class _Names:
     """Ids by file name, or by the name without folder and suffix where only one image has it."""
 
     def __init__(self, files: Sequence[str], path: Path) -> None:
-        self._ids = {file: place for place, file in enumerate(files)}
+        self._ids = {file: number for number, file in enumerate(files)}
         if len(self._ids) != len(files):
             raise DataError(f"{path}: the gallery has an image twice.")
         stems = Counter(PurePosixPath(file).stem for file in files)

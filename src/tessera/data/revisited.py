@@ -38,7 +38,7 @@ def load_revisited(name: str, root: Path | str) -> Benchmark:
             f"{name}: found {found[0]:,} queries and {found[1]:,} images; "
             f"published were {expected[0]:,} and {expected[1]:,}."
         )
-    places = {picture: place for place, picture in enumerate(truth.gallery_names)}
+    ids = {picture: number for number, picture in enumerate(truth.gallery_names)}
     return Benchmark(
         name=name,
         gallery=gallery,
@@ -47,7 +47,7 @@ def load_revisited(name: str, root: Path | str) -> Benchmark:
         query_names=truth.query_names,
         boxes=truth.boxes,
         lists=truth.lists,
-        own_ids=np.array([places.get(picture, -1) for picture in truth.query_names], dtype=np.int64),
+        own_ids=np.array([ids.get(picture, -1) for picture in truth.query_names], dtype=np.int64),
         notes=tuple(notes),
     )
 

@@ -1,4 +1,4 @@
-"""Local features in an evaluation: systems that rank by them, and the best of a ranking looked at again with them.
+"""Local features in an evaluation: systems that rank by them, and re-rankers of the best of a ranking.
 
 Features are kept in the cache by content, box and extractor, so a second run or another kernel extracts nothing.
 """
@@ -20,13 +20,13 @@ from tessera.errors import ConfigError, DataError, ImageError, UsageError
 from tessera.evaluate.cache import HashCache, cache_key
 from tessera.evaluate.descriptors import Descriptors
 from tessera.evaluate.method import DescriptorMethod, ImagesOf, Method, Progress
-from tessera.evaluate.ranking import rerank_heads
+from tessera.evaluate.rankers import rerank_heads
 from tessera.extract.runtime import default_threads
+from tessera.local.feature_cache import FeatureCache
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.inverted_file import InvertedFile
 from tessera.local.regions import Region, aggregate_regions, join_aggregates, read_regions
-from tessera.local.rerank import Reranker, open_reranker
-from tessera.local.store import FeatureStore
+from tessera.local.spatial_reranking import Reranker, open_reranker
 from tessera.local.system import System
 from tessera.refiners import RERANKERS
 
@@ -38,7 +38,7 @@ class BenchmarkFeatures:
 
     def __init__(self, extractor: LocalExtractor, cache_dir: Path, size: int) -> None:
         self.extractor, self.size = extractor, size
-        self._store = FeatureStore(cache_dir / "local" / "features.sqlite", exact=True)
+        self._store = FeatureCache(cache_dir / "local" / "features.sqlite", exact=True)
         self._hashes = HashCache(cache_dir)
         self._key = fingerprint(extractor.fingerprint, size)
         self._memory: dict[str, LocalFeatures] = {}
@@ -207,7 +207,7 @@ class InvertedFileMethod:
                         image_id=image,
                         nearest=config.kernel.db_assignment,
                         binary=config.kernel.binary,
-                        effort=config.kernel.effort,
+                        nprobe=config.kernel.nprobe,
                     )
                 )
         if not batch:
@@ -227,7 +227,7 @@ class InvertedFileMethod:
 
 
 def open_regions(system: System) -> Callable[[Path], Sequence[Region]]:
-    """Regions of a picture: from a file of boxes, or where the tokens of a global model look."""
+    """Regions of a picture: from a file of boxes, or the attention of a global model's tokens."""
     name = system.config.regions
     beside = system.folder / name
     if name.endswith(".json"):
@@ -239,11 +239,11 @@ def open_regions(system: System) -> Callable[[Path], Sequence[Region]]:
 
     extractor = Extractor(str(beside) if beside.is_dir() else name)
 
-    def look(path: Path) -> Sequence[Region]:
+    def find_regions(path: Path) -> Sequence[Region]:
         explained = explain_image(extractor, load_benchmark(path, size=extractor.size))
         return explained.boxes
 
-    return look
+    return find_regions
 
 
 class DescribingSystem:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tessera.data.benchmark import Benchmark, IntArray
 from tessera.data.ground_truth import Box
 from tessera.evaluate.descriptors import DescribedImages, Describes, Descriptors, describe_images, take_rows
-from tessera.evaluate.ranking import EXACT, rank_by_index, rank_exactly, rank_refined
+from tessera.evaluate.rankers import EXACT, rank_by_index, rank_exactly, rank_refined
 
 __all__ = ["EXACT", "DescriptorMethod", "ImagesOf", "Method", "Progress"]
 
@@ -54,7 +54,7 @@ class Method(Protocol):
         ...
 
     def describe(self, images: ImagesOf, hashes: Sequence[str], cache_dir: Path, progress: Progress) -> dict[int, str]:
-        """Make what ranking needs. Why it cannot, by the image's place in the gallery and then the queries."""
+        """Make what ranking needs. Why it cannot, by the image's number in the gallery and then the queries."""
         ...
 
     def rank(

@@ -19,7 +19,7 @@ from tessera.data.ground_truth import Box
 from tessera.data.images import load_benchmark
 from tessera.errors import ImageError
 from tessera.evaluate.protocol import Score
-from tessera.evaluate.result import Result, percent
+from tessera.evaluate.result import EvaluationResult, percent
 
 THUMBNAIL_SIZE = 220
 _BOX_COLOUR = (255, 196, 0)
@@ -40,7 +40,7 @@ class Strip:
     verdicts: Sequence[str]
 
 
-def render_page(result: Result, settings: Sequence[tuple[str, str]], strips: Sequence[Strip]) -> str:
+def render_page(result: EvaluationResult, settings: Sequence[tuple[str, str]], strips: Sequence[Strip]) -> str:
     """The whole page."""
     title = f"{result.dataset}: {result.model}"
     notes = "".join(f"<p class='note'>{html.escape(note)}</p>" for note in result.notes)

@@ -22,7 +22,7 @@ from tessera.evaluate.protocol import (
     score_rankings,
     score_revisited,
 )
-from tessera.evaluate.result import Result, keep_defined
+from tessera.evaluate.result import EvaluationResult, keep_defined
 
 IntArray = npt.NDArray[np.int64]
 
@@ -33,12 +33,12 @@ def evaluate_ranks(
     *,
     kappas: Sequence[int] = KAPPAS,
     protocols: Sequence[str] = (),
-) -> Result:
+) -> EvaluationResult:
     """Score the ranks of one file by the ground truth of another. protocols: which, all by default."""
     truth = read_ground_truth(ground_truth_path)
     rankings = read_ranks(ranks_path, len(truth.lists))
     scores, undefined = score_truth(truth, rankings, kappas=kappas, protocols=protocols)
-    return Result(Path(ground_truth_path).stem, None, None, scores, undefined)
+    return EvaluationResult(Path(ground_truth_path).stem, None, None, scores, undefined)
 
 
 def score_truth(

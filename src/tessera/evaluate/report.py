@@ -11,7 +11,7 @@ import numpy as np
 from tessera import __version__
 from tessera.evaluate.page import Strip, render_page
 from tessera.evaluate.protocol import PROTOCOLS, relevance_for
-from tessera.evaluate.result import Result, percent
+from tessera.evaluate.result import EvaluationResult, percent
 from tessera.evaluate.run import ALL, Run
 from tessera.storage import write_atomically
 
@@ -97,7 +97,7 @@ def render_markdown(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _settings(result: Result) -> list[tuple[str, str]]:
+def _settings(result: EvaluationResult) -> list[tuple[str, str]]:
     """Everything that decided the figures, flattened to name and value."""
     rows = [("model", str(result.model)), ("query", str(result.query))]
     for name, value in result.details.items():

@@ -24,7 +24,7 @@ def keep_defined(attempts: Mapping[str, Callable[[], Score]]) -> tuple[dict[str,
 
 
 @dataclass(frozen=True)
-class Result:
+class EvaluationResult:
     """The figures of a run and what they were made of.
 
     protocols: the figures of each. undefined: why a protocol has none, such as hard where no query has a hard positive.

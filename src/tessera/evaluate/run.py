@@ -22,7 +22,7 @@ from tessera.evaluate.cache import HashCache, default_cache_dir
 from tessera.evaluate.method import EXACT, DescriptorMethod, ImagesOf, Method, Progress
 from tessera.evaluate.protocol import KAPPAS, PROTOCOLS, QueryScore, Score, average_scores, relevance_for, score_query
 from tessera.evaluate.protocol import Protocol as Levels
-from tessera.evaluate.result import Result, keep_defined
+from tessera.evaluate.result import EvaluationResult, keep_defined
 from tessera.refiners import find_expansion, find_reranker
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Run:
     the query's own picture. unreadable: which images were skipped and why.
     """
 
-    result: Result
+    result: EvaluationResult
     benchmark: Benchmark
     tops: tuple[IntArray, ...]
     unreadable: dict[str, str]
@@ -92,7 +92,7 @@ def evaluate_model(
                 f"--by {by} is the search of a gallery as it is: it takes a bundle, and no codec, size, scales, system "
                 "or refiner. Leave them out, or leave --by out."
             )
-        from tessera.evaluate.search import SearchMethod
+        from tessera.evaluate.search_method import SearchMethod
 
         found = SearchMethod(model, by, device=device, runtime=runtime)
         return run_benchmark(benchmark, found, config, progress=progress)
@@ -177,7 +177,7 @@ def run_benchmark(
         notes.append(f"{len(unreadable)} images could not be read and are left out.")
     notes += [*method.notes, *(() if reranking is None else reranking.notes)]
     query = "whole" if all(box is None for box in boxes) else config.query
-    result = Result(benchmark.name, method.name, query, scores, undefined, details, tuple(notes))
+    result = EvaluationResult(benchmark.name, method.name, query, scores, undefined, details, tuple(notes))
     return Run(result, benchmark, tops, unreadable)
 
 

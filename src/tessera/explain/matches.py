@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from tessera.data.boxes import Box
 from tessera.data.images import Pixels
 from tessera.local.features import LocalFeatures
-from tessera.local.rerank import Reranker
+from tessera.local.spatial_reranking import Reranker
 from tessera.local.verification import Verification
 
 HEIGHT = 480
@@ -67,7 +67,7 @@ def match_pair(reranker: Reranker, first: Pixels, second: Pixels) -> MatchedPair
 
 
 def inlier_points(first: LocalFeatures, second: LocalFeatures, found: Verification) -> NDArray[np.float32]:
-    """The places of the inliers in both pictures, M 4."""
+    """The positions of the inliers in both pictures, M 4."""
     pairs = found.matches[found.inliers]
     return np.concatenate([first.positions[pairs[:, 0]], second.positions[pairs[:, 1]]], axis=1).astype(np.float32)
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tessera.data.boxes import Box, clip_box
 from tessera.data.images import Pixels, Source, read_photo
 from tessera.explain.matches import match_pair, place_colour
-from tessera.local.rerank import Reranker
+from tessera.local.spatial_reranking import Reranker
 
 CELL = (236, 190)  # of a picture, in pixels; pictures keep their shape inside
 SIZE = 1024  # longer side of the pictures that are compared

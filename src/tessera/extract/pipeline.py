@@ -83,7 +83,7 @@ class Pipeline:
                     window.append(_Entry(source, decoders.submit(self._load, source, box)))
                 if not window:
                     return
-                self._feed(window, workers)
+                self._submit_batches(window, workers)
                 if not window[0].finished:
                     window[0].wait()
                     continue  # something was decoded or described: the workers may take more
@@ -92,7 +92,7 @@ class Pipeline:
             decoders.shutdown(wait=True, cancel_futures=True)
             workers.shutdown(wait=True, cancel_futures=True)
 
-    def _feed(self, window: deque[_Entry], workers: ThreadPoolExecutor) -> None:
+    def _submit_batches(self, window: deque[_Entry], workers: ThreadPoolExecutor) -> None:
         """Give the workers what is decoded, oldest first, with one batch a worker in reserve."""
         running = {id(entry.run): entry.run for entry in window if entry.run is not None and not entry.run.done()}
         free = 2 * self._config.workers - len(running)
@@ -101,8 +101,8 @@ class Pipeline:
             batch = [entry for entry in ready if entry.shape == ready[0].shape][: self._config.batch]
             ready = [entry for entry in ready if all(entry is not member for member in batch)]
             run = workers.submit(self._describe, [entry.take_pixels() for entry in batch])
-            for place, entry in enumerate(batch):
-                entry.run, entry.place = run, place
+            for row, entry in enumerate(batch):
+                entry.run, entry.row = run, row
             free -= 1
 
     def _load(self, source: Source, box: Box | None) -> Photo | TesseraError:
@@ -121,7 +121,7 @@ class _Entry:
     def __init__(self, source: Source, decoding: Future[Photo | TesseraError]) -> None:
         self.source = source
         self.run: Future[Descriptors] | None = None
-        self.place = 0
+        self.row = 0
         self._decoding: Future[Photo | TesseraError] | None = decoding
         self._photo: Photo | None = None
         self._error: TesseraError | None = None
@@ -166,4 +166,4 @@ class _Entry:
         if self._error is not None:
             return Extraction(self.source, None, self._error, 0, 0)
         assert self.run is not None
-        return Extraction(self.source, self.run.result()[self.place], None, *self._size, self._signature)
+        return Extraction(self.source, self.run.result()[self.row], None, *self._size, self._signature)

@@ -49,7 +49,7 @@ class RayActor:
         nothing = np.zeros(self._extractor.dim, np.float32)
         errors = [extraction.error for extraction in extractions]
         return {
-            "place": batch["place"],
+            "index": batch["index"],
             "descriptor": np.stack([nothing if e.descriptor is None else e.descriptor for e in extractions]),
             "error": np.array(["" if error is None else str(error) for error in errors]),
             "kind": np.array(["" if error is None else type(error).__name__ for error in errors]),
@@ -100,7 +100,7 @@ class RayExtractor:
         limits: Limits = DEFAULT_LIMITS,
         progress: Callable[[Extraction], None] | None = None,
     ) -> Iterator[Extraction]:
-        """As `Extractor.extract` with the photo loader: in order, errors in their places."""
+        """As `Extractor.extract` with the photo loader: in order, errors included."""
         ray = self._connect()
         for chunk in chunked(sources):
             for extraction in self._extract_chunk(ray, chunk, limits):
@@ -133,7 +133,7 @@ class RayExtractor:
         return ray
 
     def _extract_chunk(self, ray: Any, sources: list[Source], limits: Limits) -> Iterator[Extraction]:
-        rows = [_to_row(place, source) for place, source in enumerate(sources)]
+        rows = [_to_row(index, source) for index, source in enumerate(sources)]
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         actors = min(self._actors or cores, -(-len(rows) // _BATCH))
         described = ray.data.from_items(rows, override_num_blocks=-(-len(rows) // _BATCH)).map_batches(
@@ -147,14 +147,14 @@ class RayExtractor:
             max_task_retries=-1,
         )
         early: dict[int, Row] = {}
-        place = 0
+        index = 0
         for row in described.iter_rows():
-            early[int(row["place"])] = row
-            while place in early:
-                yield _to_extraction(sources[place], early.pop(place))
-                place += 1
-        if place != len(sources):
-            raise TesseraError(f"Ray gave {place} of {len(sources)} descriptors. Run the command again: it resumes.")
+            early[int(row["index"])] = row
+            while index in early:
+                yield _to_extraction(sources[index], early.pop(index))
+                index += 1
+        if index != len(sources):
+            raise TesseraError(f"Ray gave {index} of {len(sources)} descriptors. Run the command again: it resumes.")
 
 
 def chunked(sources: Iterable[Source], most: int = _CHUNK_SOURCES, most_bytes: int = _CHUNK_BYTES) -> Iterator[Any]:
@@ -170,12 +170,12 @@ def chunked(sources: Iterable[Source], most: int = _CHUNK_SOURCES, most_bytes: i
         yield chunk
 
 
-def _to_row(place: int, source: Source) -> Row:
+def _to_row(index: int, source: Source) -> Row:
     # Names that are no UTF-8 are not strings to Arrow, so paths travel as bytes too.
     if isinstance(source, bytes):
-        return {"place": place, "content": source, "is_path": False}
+        return {"index": index, "content": source, "is_path": False}
     if isinstance(source, str | os.PathLike):
-        return {"place": place, "content": os.fsencode(source), "is_path": True}
+        return {"index": index, "content": os.fsencode(source), "is_path": True}
     raise UsageError(f"Ray can be given paths and the bytes of files, not {type(source).__name__}.")
 
 

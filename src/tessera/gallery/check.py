@@ -19,10 +19,10 @@ from tessera.gallery.catalog.paths import from_blob, printable, to_blob
 from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished, salvage_catalog
 from tessera.gallery.catalog.schema import connect, translate
 from tessera.gallery.catalog.snapshot import decode_descriptors
-from tessera.gallery.ingest.local_features import fill_local_features
+from tessera.gallery.ingest.local_describer import fill_local_features
 from tessera.gallery.ingest.sources import look_at
 from tessera.gallery.store import LOCAL_NAME, Store
-from tessera.local.store import FeatureStore, store_damage
+from tessera.local.feature_cache import FeatureCache, find_damage
 from tessera.storage import hash_file, set_aside
 
 _SHOWN_FILES = 20
@@ -143,13 +143,13 @@ def _model_findings(store: Store) -> list[Finding]:
 def _local_findings(store: Store, *, repair: bool) -> list[Finding]:
     """Local features can always be made again: a file that is damaged is set aside, an entry dropped."""
     path = store.path / LOCAL_NAME
-    damage = store_damage(path)
+    damage = find_damage(path)
     if damage is None:
         return []
     if repair:
-        with contextlib.closing(FeatureStore(path)) as features:
+        with contextlib.closing(FeatureCache(path)) as features:
             features.drop_damaged()
-        if store_damage(path) is not None:
+        if find_damage(path) is not None:
             set_aside(path)
     again = " Repaired, they are made again by `tessera index --local`, or by the searches that need them."
     return [Finding("damage", damage + again, repair)]

@@ -26,14 +26,14 @@ from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.importing import DescribedImage, store_described
 from tessera.gallery.ingest.indexing import IndexRun, ProgressCallback
-from tessera.gallery.ingest.local_features import fill_local_features
+from tessera.gallery.ingest.local_describer import fill_local_features
 from tessera.gallery.ingest.plan import Plan
 from tessera.gallery.ingest.rebuilding import ensure_model
 from tessera.gallery.ingest.sources import Source, look_at, resolve_source
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
-from tessera.gallery.search.local_features import LocalFeatureIndex
-from tessera.gallery.search.options import SearchOptions
+from tessera.gallery.search.local_feature_index import LocalFeatureIndex
 from tessera.gallery.search.query import Query, QueryPicture
+from tessera.gallery.search.search_options import SearchOptions
 from tessera.gallery.search.searcher import Searcher
 from tessera.gallery.search.stream import stream_answers
 from tessera.gallery.store import LOCAL_NAME, Store, absolute_engine

@@ -32,7 +32,7 @@ from tessera.gallery.engines.engine import Engine, Shown, open_engine, parse_eng
 from tessera.gallery.engines.postings_index import FOLDER as POSTINGS_FOLDER
 from tessera.gallery.engines.postings_index import PostingsIndex
 from tessera.gallery.ingest.describer import Describer
-from tessera.gallery.ingest.local_features import LocalDescriber
+from tessera.gallery.ingest.local_describer import LocalDescriber
 from tessera.gallery.view import View
 from tessera.models.bundle import DEFAULT_MODEL
 from tessera.storage import make_folder, storage_error

@@ -1,7 +1,7 @@
-"""Every descriptor's neighbours among all: what duplicates and groups are looked for in.
+"""The nearest neighbours of every descriptor among all: the candidate pairs of duplicates and groups.
 
-Up to some thousands all products are computed. Beyond, descriptors are reduced and put into lists, each looks through
-its nearest lists only, and the pairs found are scored anew by the whole descriptors: at 100,000 that is a hundredth of
+Up to some thousands all products are computed. Beyond, descriptors are reduced by PCA and put into inverted lists, of
+which the nearest are scanned; the pairs found are rescored by the whole descriptors. At 100,000 that is a hundredth of
 the work, and what is as near as a copy lies in the same list or the next.
 """
 
@@ -66,11 +66,13 @@ class NeighbourSearch:
         for start in range(0, len(queries), _BLOCK_ROWS):
             block = _single(queries[start : start + _BLOCK_ROWS])
             scores, rows = self._index.search(self._reduced(block), k)
-            places, columns = np.nonzero(rows >= 0)
-            candidates = rows[places, columns].astype(np.int64)
-            exact = scores[places, columns] if self._reduction is None else self._score(block, places, candidates)
+            query_rows, columns = np.nonzero(rows >= 0)
+            candidates = rows[query_rows, columns].astype(np.int64)
+            exact = (
+                scores[query_rows, columns] if self._reduction is None else self._score(block, query_rows, candidates)
+            )
             kept = exact >= min_score
-            found.append((places[kept] + start, candidates[kept], exact[kept]))
+            found.append((query_rows[kept] + start, candidates[kept], exact[kept]))
         parts = [np.concatenate([part[i] for part in found]) if found else np.empty(0) for i in range(3)]
         return Neighbours(parts[0].astype(np.int64), parts[1].astype(np.int64), parts[2].astype(np.float32))
 
@@ -78,11 +80,11 @@ class NeighbourSearch:
         single = _single(block)
         return single if self._reduction is None else self._reduction.apply(single)
 
-    def _score(self, block: Scores, places: Rows, candidates: Rows) -> Scores:
-        scores = np.empty(len(places), np.float32)
-        for start in range(0, len(places), _BLOCK_ROWS):
+    def _score(self, block: Scores, query_rows: Rows, candidates: Rows) -> Scores:
+        scores = np.empty(len(query_rows), np.float32)
+        for start in range(0, len(query_rows), _BLOCK_ROWS):
             part = slice(start, start + _BLOCK_ROWS)
-            scores[part] = np.einsum("nd,nd->n", block[places[part]], _single(self._vectors[candidates[part]]))
+            scores[part] = np.einsum("nd,nd->n", block[query_rows[part]], _single(self._vectors[candidates[part]]))
         return scores
 
 

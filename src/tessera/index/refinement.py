@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tessera.errors import UsageError
 from tessera.index.expansion import ALPHA, augment, diffuse, expand_query
-from tessera.index.rerank import rerank_scores
+from tessera.index.global_reranking import rerank_scores
 from tessera.refiners import AUGMENTED_DEPTH, EXPANSIONS, find_expansion, find_reranker
 
 Float32s = npt.NDArray[np.float32]

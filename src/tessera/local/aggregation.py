@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import IndexingError
-from tessera.local.codebook import Codebook, Vectors, Words
+from tessera.local.codebook import Codebook
+from tessera.local.features import Vectors, Words
 
 Bits = npt.NDArray[np.uint64]
 Values = npt.NDArray[Any]  # Vectors of unit length, or Bits
@@ -40,15 +41,15 @@ def aggregate(
     *,
     nearest: int,
     binary: bool,
-    effort: int = 0,
+    nprobe: int = 0,
 ) -> Aggregate:
     """Sum the residuals of each image's features word by word, then keep their direction (or its signs).
 
     A feature that is assigned to several words enters each of them, unweighted.
 
-    features: N D; image_ids: N, any order. effort: of the assignment, see `Codebook.assign`.
+    features: N D; image_ids: N, any order. nprobe: of the assignment, see `Codebook.assign`.
     """
-    words = codebook.assign(features, nearest, effort=effort)
+    words = codebook.assign(features, nearest, nprobe=nprobe)
     return aggregate_words(codebook, features, words, image_ids, binary=binary)
 
 

@@ -19,12 +19,12 @@ Transformation = npt.NDArray[np.float64]  # 3 3, from the first picture to the s
 SIZE = 384  # longer side of the pictures that are compared; never enlarged
 _SIDE = 192  # longer side of the frame in which they are laid over each other
 _BLOCK = 8
-_LEAST_BLOCKS = 8
-_LEAST_CONTRAST = 3.0  # of 255: a block with less has no structure to compare
+_MIN_BLOCKS = 8
+_MIN_CONTRAST = 3.0  # of 255: a block with less has no structure to compare
 _NOISE = 1.0  # variance that compression adds to what both show
-_LEAST_OVERLAP = 0.6
+_MIN_OVERLAP = 0.6
 # Twelve kinds of copies reach 0.968 and 0.931, or 0.984 alone; two shots of one facade a second apart 0.966 and 0.904.
-_LEAST_CORRELATION, _LEAST_LOWER, _SAME = 0.955, 0.92, 0.98
+_MIN_CORRELATION, _MIN_LOWER, _SAME = 0.955, 0.92, 0.98
 _WORTH_REFINING = 0.6
 
 
@@ -43,9 +43,9 @@ class Agreement:
     @property
     def is_copy(self) -> bool:
         """Nearly all blocks agree; or more than half of them to a hair, and the rest is covered by writing."""
-        alike = self.correlation >= _LEAST_CORRELATION and self.lower >= _LEAST_LOWER
+        alike = self.correlation >= _MIN_CORRELATION and self.lower >= _MIN_LOWER
         covered = self.correlation >= _SAME
-        return self.blocks >= _LEAST_BLOCKS and self.overlap >= _LEAST_OVERLAP and (alike or covered)
+        return self.blocks >= _MIN_BLOCKS and self.overlap >= _MIN_OVERLAP and (alike or covered)
 
 
 NOTHING = Agreement(0.0, 0.0, 0.0, 0)
@@ -154,7 +154,7 @@ def _correlate_blocks(first: Any, second: Any, inside: Any) -> Agreement:
     deviations = np.sqrt((a * a).mean(axis=1)), np.sqrt((b * b).mean(axis=1))
     contrast = np.maximum(*deviations)
     # Compression is noise of some levels, which drowns what has little structure: the better half of the blocks counts.
-    structured = contrast >= max(_LEAST_CONTRAST, float(np.median(contrast)) if len(contrast) else 0.0)
+    structured = contrast >= max(_MIN_CONTRAST, float(np.median(contrast)) if len(contrast) else 0.0)
     correlation = (a * b).mean(axis=1) / np.maximum(deviations[0] * deviations[1] - _NOISE, _NOISE)
     count = int(structured.sum())
     if not count:

@@ -17,10 +17,10 @@ from tessera.local.alignment import Transformation
 
 _SIDE = 256
 _BLOCK = 8
-_LEAST_BLOCKS = 6
+_MIN_BLOCKS = 6
 _APART = 20.0  # of the distance in the plane of a and b of CIELAB
 _OF_SATURATION = 0.5
-_AROUND = 0.06  # of the longer side: how far beyond the inliers it is looked
+_MARGIN = 0.06  # of the longer side: how far beyond the inliers colours are compared
 
 
 def colour_difference(
@@ -49,14 +49,14 @@ def colour_difference(
     region = np.zeros((height, width), np.uint8)
     hull = cv2.convexHull((points * (width, height)).astype(np.float32).reshape(-1, 1, 2))
     cv2.fillConvexPoly(region, hull.astype(np.int32), 1)
-    reach = 2 * round(_AROUND * max(width, height)) + 1
+    reach = 2 * round(_MARGIN * max(width, height)) + 1
     region = cv2.dilate(region, np.ones((reach, reach), np.uint8))
     return _share_apart(base, warped, (region > 0) & (inside > 0.99))
 
 
 def _share_apart(first: Any, second: Any, where: Any) -> float:
     rows, columns = first.shape[0] // _BLOCK, first.shape[1] // _BLOCK
-    if rows * columns < _LEAST_BLOCKS:
+    if rows * columns < _MIN_BLOCKS:
         return 0.0
 
     def means(values: Any) -> Any:
@@ -64,7 +64,7 @@ def _share_apart(first: Any, second: Any, where: Any) -> float:
         return cut.reshape(rows, _BLOCK, columns, _BLOCK, -1).mean(axis=(1, 3)).reshape(rows * columns, -1)
 
     kept = means(where.astype(np.float32))[:, 0] > 0.8
-    if kept.sum() < _LEAST_BLOCKS:
+    if kept.sum() < _MIN_BLOCKS:
         return 0.0
     a, b = means(first)[kept], means(second)[kept]
     distances = np.linalg.norm(b - a - np.median(b - a, axis=0), axis=1)

@@ -1,13 +1,13 @@
 """Deep spatial matching: a global network's own activations as local features (Siméoni, Avrithis, Chum, CVPR 2019).
 
-A channel of a map that fires at a place is a detector; two images match where the same channels fire in the same
+A channel of a map that fires at a position is a detector; two images match where the same channels fire in the same
 arrangement. No descriptor is compared: the channel is the visual word. The paper fits MSER regions to each channel of
 the last map, of pictures of 1024 px; here a feature is a local maximum of a channel of a map at stride 16 (the last one
 has 12 x 9 cells at 384 px, which say little about geometry), placed between cells by the mass around it, and hypotheses
 come from pairs of matches instead of from the regions' shapes.
 
 Many channels fire together, and strangers are laid out alike (sky above, walls below), so a number of matches says
-little. What counts is at how many places they agree, a cell of the map once.
+little. What counts is in how many cells of the map they agree.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tessera.models.bundle import Bundle
 
 Array = npt.NDArray[np.float32]
 FEATURES = 3000
-_LEAST_MATCHES = 3
+_MIN_MATCHES = 3
 _REFINED = 8  # of the hypotheses
 _ROUNDS = 4
-_BLOCK = 256  # matches looked at once: what is between stays in the cache
+_BLOCK = 256  # matches tested at once: what is between stays in the cache
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DsmConfig:
     tolerance: how far a mapped maximum may lie from its match, in cells of the map. hypotheses: pairs of matches that
     are tried, drawn by `seed`. max_zoom, max_turn (radians): between the two images.
 
-    min_inliers: places that must agree. The bound is above the best of the strangers among validation landmarks
+    min_inliers: cells that must agree. The bound is above the best of the strangers among validation landmarks
     (results/local.md).
     """
 
@@ -176,19 +176,19 @@ def verify_channels(first: LocalFeatures, second: LocalFeatures, config: DsmConf
     config = config or DsmConfig()
     matches = match_channels(first, second)
     nothing = Verification(matches, np.zeros(len(matches), bool), None)
-    if len(matches) < _LEAST_MATCHES:
+    if len(matches) < _MIN_MATCHES:
         return nothing
     source, target = first.positions[matches[:, 0]], second.positions[matches[:, 1]]
-    reach = 2 * float(second.scales[0]) * config.tolerance
-    places = np.column_stack([source, np.ones(len(source), np.float32)])  # M 3
+    tolerance_px = 2 * float(second.scales[0]) * config.tolerance
+    homogeneous = np.column_stack([source, np.ones(len(source), np.float32)])  # M 3
     maps = _hypotheses(source, target, config)
     counts = np.zeros(len(maps), np.int64)
     for start in range(0, len(matches), _BLOCK):
         block = slice(start, start + _BLOCK)
-        counts += np.count_nonzero(_gather(places[block], target[block], maps, reach), axis=0)
+        counts += np.count_nonzero(_gather(homogeneous[block], target[block], maps, tolerance_px), axis=0)
     best = np.argsort(-counts, kind="stable")[:_REFINED]
-    agreeing = _gather(places, target, maps[best], reach)  # M T
-    grown = [_grow(places, target, inliers, reach, config.max_zoom) for inliers in agreeing.T]
+    agreeing = _gather(homogeneous, target, maps[best], tolerance_px)  # M T
+    grown = [_grow(homogeneous, target, inliers, tolerance_px, config.max_zoom) for inliers in agreeing.T]
     cells = [number_cells(points, 2 * float(of.scales[0])) for points, of in ((source, first), (target, second))]
     kept = [(keep_one_each(cells[0], cells[1], inliers), affinity) for inliers, affinity in grown]
     inliers, affinity = max(kept, key=lambda one: int(one[0].sum()), default=(nothing.inliers, None))
@@ -212,25 +212,26 @@ def _hypotheses(source: Array, target: Array, config: DsmConfig) -> Array:
     return np.asarray(np.moveaxis(np.array(rows), 2, 0), np.float32)
 
 
-def _gather(places: Array, target: Array, maps: Array, reach: float) -> npt.NDArray[np.bool_]:
-    """Which matches, M, each of the maps, T 3 2, brings within reach along both axes. M T."""
+def _gather(homogeneous: Array, target: Array, maps: Array, tolerance_px: float) -> npt.NDArray[np.bool_]:
+    """Which matches, M, each of the maps, T 3 2, brings within tolerance_px along both axes. M T."""
     across, down = (
-        np.abs(places @ np.ascontiguousarray(maps[:, :, axis].T) - target[:, axis, None]) <= reach for axis in (0, 1)
+        np.abs(homogeneous @ np.ascontiguousarray(maps[:, :, axis].T) - target[:, axis, None]) <= tolerance_px
+        for axis in (0, 1)
     )
     return np.asarray(across & down)
 
 
 def _grow(
-    places: Array, target: Array, inliers: npt.NDArray[np.bool_], reach: float, max_zoom: float
+    homogeneous: Array, target: Array, inliers: npt.NDArray[np.bool_], tolerance_px: float, max_zoom: float
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any] | None]:
     """The inliers of a hypothesis, and the affinity 3 2 that fits them, after rounds in which they became more."""
     fitted: npt.NDArray[Any] | None = None
     for _ in range(_ROUNDS):
-        solution, _, rank, _ = np.linalg.lstsq(places[inliers].astype(np.float64), target[inliers], rcond=None)
+        solution, _, rank, _ = np.linalg.lstsq(homogeneous[inliers].astype(np.float64), target[inliers], rcond=None)
         area = abs(np.linalg.det(solution[:2]))
         if rank < 3 or not 1 / max_zoom**2 < area < max_zoom**2:
             break
-        found = _gather(places, target, solution[None].astype(np.float32), reach)[:, 0]
+        found = _gather(homogeneous, target, solution[None].astype(np.float32), tolerance_px)[:, 0]
         grows = found.sum() > inliers.sum()
         if grows or fitted is None:
             inliers, fitted = found, solution

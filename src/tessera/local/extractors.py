@@ -56,9 +56,9 @@ def open_local_extractor(name: str | Path, **options: Any) -> LocalExtractor:
     """An extractor by its name, or the network of a local bundle by its folder. options: `count`, `scales`, ..."""
     path = Path(name)
     if path.is_dir():
-        from tessera.local.network import NetworkExtractor
+        from tessera.local.bundle_extractor import BundleExtractor
 
-        return NetworkExtractor(path, **options)
+        return BundleExtractor(path, **options)
     if str(name) not in EXTRACTORS:
         known = [*EXTRACTORS]
         raise UsageError(unknown_name("extractor", str(name), known) + " Or give the folder of a local bundle.")

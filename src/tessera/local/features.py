@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tessera.data.images import Pixels
 
 Vectors = npt.NDArray[np.float32]
+Words = npt.NDArray[np.int32]  # numbers of centroids: the visual words of features
 _BLANK_LEVELS = 2  # of 255
 
 

@@ -1,8 +1,8 @@
 """The inverted file of ASMK and ASMK*: for each visual word, the images that have it and what they have there.
 
 The norm of an image is its number of words (their summed idf where idf is used), which is its similarity with itself.
-A search gathers the lists of the query's words in one stretch and scores them with a few array operations: no loop
-over words, which is what makes it fast.
+A search gathers the inverted lists of the query's words in one block and scores them with a few array operations: no
+loop over words, which is what makes it fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from tessera.errors import ConfigError, IndexingError
 from tessera.local.aggregation import Aggregate, Values, aggregate, padded_length
-from tessera.local.codebook import Codebook, Vectors
+from tessera.local.codebook import Codebook
+from tessera.local.features import Vectors
 from tessera.storage import atomic_path
 
 _BLOCK_ENTRIES = 1 << 15  # entries scored at once: they and their codes stay in the cache
@@ -29,7 +30,7 @@ _MERGE_SEGMENTS = 8
 class KernelConfig:
     """The defaults are HOW's: signs, five words a query feature, alpha 3, threshold 0, no idf.
 
-    effort: 0 finds the nearest words exactly, as the published package; 32 is five times faster with 65,536 words and
+    nprobe: 0 finds the nearest words exactly, as the published package; 32 is five times faster with 65,536 words and
     misses a few (docs/systems.md has figures).
     """
 
@@ -39,10 +40,10 @@ class KernelConfig:
     alpha: float = 3.0
     threshold: float = 0.0
     idf: bool = False
-    effort: int = 0
+    nprobe: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.db_assignment, self.query_assignment) < 1 or self.effort < 0 or not self.alpha > 0:
+        if min(self.db_assignment, self.query_assignment) < 1 or self.nprobe < 0 or not self.alpha > 0:
             raise ConfigError(f"a kernel assigns a feature to at least one word and has an alpha above 0: {self}")
 
 
@@ -63,16 +64,16 @@ class InvertedFile:
         self.config = config or KernelConfig()
         self._segments: list[_Segment] = []
         self._ids = np.empty(0, np.int64)  # the image of a slot
-        self._alive = np.empty(0, bool)
+        self._live = np.empty(0, bool)
         self._word_counts = np.zeros(codebook.size, np.int64)  # images that have the word
         self._norms: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
-        return int(self._alive.sum())
+        return int(self._live.sum())
 
     def search_ids(self) -> npt.NDArray[np.int64]:
         """The images that a search may find: those that have a word and were not removed."""
-        return self._ids[self._alive]
+        return self._ids[self._live]
 
     @property
     def num_entries(self) -> int:
@@ -92,13 +93,13 @@ class InvertedFile:
             image_ids,
             nearest=config.db_assignment,
             binary=config.binary,
-            effort=config.effort,
+            nprobe=config.nprobe,
         )
         self.add_aggregate(entries)
 
     def add_aggregate(self, entries: Aggregate) -> None:
         fresh, slots = np.unique(entries.image_ids, return_inverse=True)
-        known = np.intersect1d(fresh, self._ids[self._alive])
+        known = np.intersect1d(fresh, self._ids[self._live])
         if len(known):
             raise IndexingError(f"image {known[0]} is in the inverted file already: remove it first.")
         order = np.argsort(entries.words, kind="stable")
@@ -111,7 +112,7 @@ class InvertedFile:
             )
         )
         self._ids = np.concatenate([self._ids, fresh])
-        self._alive = np.concatenate([self._alive, np.ones(len(fresh), bool)])
+        self._live = np.concatenate([self._live, np.ones(len(fresh), bool)])
         self._word_counts += counts
         self._norms = None
         if len(self._segments) > _MERGE_SEGMENTS:
@@ -119,8 +120,8 @@ class InvertedFile:
 
     def remove(self, image_ids: npt.ArrayLike) -> None:
         """Take images out; visible in the next search, their space is freed by `compact`."""
-        gone = np.isin(self._ids, np.asarray(image_ids)) & self._alive
-        self._alive &= ~gone
+        gone = np.isin(self._ids, np.asarray(image_ids)) & self._live
+        self._live &= ~gone
         for segment in self._segments:
             words = np.repeat(np.arange(self.codebook.size), np.diff(segment.offsets))
             self._word_counts -= np.bincount(words[gone[segment.slots]], minlength=self.codebook.size)
@@ -132,15 +133,15 @@ class InvertedFile:
             return
         words = np.concatenate([np.repeat(np.arange(self.codebook.size), np.diff(s.offsets)) for s in self._segments])
         slots = np.concatenate([s.slots for s in self._segments])
-        keep = self._alive[slots]
+        keep = self._live[slots]
         words, slots = words[keep], slots[keep]
         values = np.concatenate([s.values for s in self._segments])[keep]
         order = np.argsort(words, kind="stable")
-        renumbered = np.cumsum(self._alive) - 1
+        renumbered = np.cumsum(self._live) - 1
         counts = np.bincount(words, minlength=self.codebook.size)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         self._segments = [_Segment(offsets, renumbered[slots[order]].astype(np.int32), values[order])]
-        self._ids, self._alive = self._ids[self._alive], np.ones(int(self._alive.sum()), bool)
+        self._ids, self._live = self._ids[self._live], np.ones(int(self._live.sum()), bool)
         self._norms = None
 
     def idf(self) -> npt.NDArray[np.float64]:
@@ -170,7 +171,7 @@ class InvertedFile:
             np.zeros(len(features), np.int64),
             nearest=config.query_assignment,
             binary=config.binary,
-            effort=config.effort,
+            nprobe=config.nprobe,
         )
         return self.score_aggregate(query)
 
@@ -183,7 +184,7 @@ class InvertedFile:
             self._score_segment(segment, query, idf, total)
         query_norm = float(len(query)) if idf is None else float(idf[query.words].sum())
         total /= np.sqrt(np.maximum(self.norms(), 1e-12)) * max(np.sqrt(query_norm), 1e-12)
-        return self._ids[self._alive], total[self._alive]
+        return self._ids[self._live], total[self._live]
 
     def search(self, features: Vectors, k: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """The k most similar images (all if None), best first, equal scores by id."""
@@ -264,14 +265,16 @@ class InvertedFile:
         if hashlib.sha256(content[32:]).digest() != content[:32]:
             raise IndexingError(f"{path} is damaged: its checksum does not match. Build the inverted file again.")
         arrays = np.load(io.BytesIO(content[32:]), allow_pickle=False)
-        known = {key: value for key, value in asdict(KernelConfig()).items() if f"config_{key}" in arrays}
-        config = KernelConfig(**{key: type(value)(arrays[f"config_{key}"]) for key, value in known.items()})
+        stored = {key.removeprefix("config_"): arrays[key] for key in arrays if key.startswith("config_")}
+        stored["nprobe"] = stored.pop("effort", stored.get("nprobe", 0))  # its name in 0.1
+        known = {key: value for key, value in asdict(KernelConfig()).items() if key in stored}
+        config = KernelConfig(**{key: type(value)(stored[key]) for key, value in known.items()})
         built = cls(Codebook(arrays["centroids"]), config)
         if len(arrays["slots"]):
             built._segments = [_Segment(arrays["offsets"], arrays["slots"], arrays["values"])]
             built._word_counts = np.diff(arrays["offsets"])
         built._ids = arrays["ids"]
-        built._alive = np.ones(len(built._ids), bool)
+        built._live = np.ones(len(built._ids), bool)
         return built
 
 

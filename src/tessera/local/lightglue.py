@@ -31,7 +31,7 @@ class LightGlueMatcher:
         load_strictly(self._network, state, path, derived=("confidence_thresholds",))
 
     def match(self, first: LocalFeatures, second: LocalFeatures) -> Pairs:
-        """The pairs that LightGlue believes, M 2."""
+        """The pairs that LightGlue accepts, M 2."""
         import torch
 
         if not len(first) or not len(second):

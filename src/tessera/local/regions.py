@@ -29,20 +29,20 @@ _EPS = 1e-6
 def aggregate_regions(
     codebook: Codebook,
     features: npt.NDArray[np.floating],
-    places: npt.NDArray[np.floating],
+    positions: npt.NDArray[np.floating],
     regions: Sequence[Region],
     *,
     image_id: int = 0,
     nearest: int = 1,
     binary: bool = True,
-    effort: int = 0,
+    nprobe: int = 0,
 ) -> Aggregate:
-    """One image's words over its regions. features: N D; places: N 2, positions in fractions of width and height."""
-    words = codebook.assign(features, nearest, effort=effort)  # N M
+    """One image's words over its regions. features: N D; positions: N 2, in fractions of width and height."""
+    words = codebook.assign(features, nearest, nprobe=nprobe)  # N M
     used = np.unique(words)
     sums = np.zeros((len(used), codebook.dim))
     for region in (None, *regions):
-        inside = np.ones(len(places), bool) if region is None else _inside(places, region)
+        inside = np.ones(len(positions), bool) if region is None else _inside(positions, region)
         if not inside.any():
             continue
         chosen = words[inside]
@@ -65,9 +65,9 @@ def _finish(sums: npt.NDArray[np.float64], binary: bool) -> Values:
     return np.asarray(sums / (lengths + _EPS), dtype=np.float32)
 
 
-def _inside(places: npt.NDArray[np.floating], region: Region) -> npt.NDArray[np.bool_]:
+def _inside(positions: npt.NDArray[np.floating], region: Region) -> npt.NDArray[np.bool_]:
     x0, y0, x1, y1 = region
-    x, y = places[:, 0], places[:, 1]
+    x, y = positions[:, 0], positions[:, 1]
     return np.asarray((x >= x0) & (x <= x1) & (y >= y0) & (y <= y1))
 
 

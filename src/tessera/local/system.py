@@ -31,7 +31,7 @@ from tessera.storage import hash_file, write_atomically
 FILE_NAME = "system.json"
 PACKAGED_DIR = Path(__file__).parent.parent / "systems"
 _FEATURES_A_WORD = 40  # more change the words little
-_LEAST_FEATURES = 10_000  # VLAD's few words must not come from a handful of images
+_MIN_FEATURES = 10_000  # VLAD's few words must not come from a handful of images
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,10 @@ def read_config(path: Path) -> SystemConfig:
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         if not isinstance(values, dict):
             raise ConfigError("it must be a table of keys.")
+        kernel = values.get("kernel")
+        if isinstance(kernel, dict) and "effort" in kernel:  # its name in 0.1
+            values["kernel"] = {**kernel, "nprobe": kernel["effort"]}
+            del values["kernel"]["effort"]
         return from_mapping(SystemConfig, {"name": path.stem, **values})
     except (OSError, ValueError, ConfigError) as error:
         raise ConfigError(f"the system {path} cannot be read: {error}") from error
@@ -152,7 +156,7 @@ def build_system(
     A network's features for the words come from scale 1 alone, as HOW has it.
     """
     if config.kind in ("asmk", "rasmk", "vlad"):
-        wanted = max(config.words * _FEATURES_A_WORD, _LEAST_FEATURES)
+        wanted = max(config.words * _FEATURES_A_WORD, _MIN_FEATURES)
         options: dict[str, Any] = {"count": config.count}
         if Path(config.extractor).is_dir():
             options["scales"] = (1.0,)

@@ -15,7 +15,7 @@ import torch
 from tessera.config import from_mapping
 from tessera.data.images import load_photo
 from tessera.errors import ImageError, TrainingError
-from tessera.local.store import FeatureStore
+from tessera.local.feature_cache import FeatureCache
 from tessera.local.system import System, SystemConfig, write_system
 from tessera.local.tokens import SetTokens, SetTokensConfig, pad_sets, save_tokens
 from tessera.models.losses import build_loss
@@ -100,7 +100,7 @@ def train_token_system(
     """Extract local features, train tokens over them, and write the system. Features are kept in `folder`, so that a
     run that was stopped goes on with what it has; pictures that cannot be read are left out."""
     extractor = System(config, folder).extractor
-    store = FeatureStore(folder / "features.sqlite")
+    store = FeatureCache(folder / "features.sqlite")
     sets: list[npt.NDArray[Any]] = []
     used: list[int] = []
     for number, path in enumerate(images):

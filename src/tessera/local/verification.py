@@ -16,7 +16,7 @@ from tessera.errors import MissingExtraError, UsageError
 from tessera.local.features import LocalFeatures
 
 Pairs = npt.NDArray[np.int64]  # M 2: index in the first set, in the second
-LEAST_MATCHES = 4
+MIN_MATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class VerificationConfig:
     max_zoom, max_stretch: how far a homography may enlarge, and stretch one direction against the other, at an inlier.
     A homography bent far enough brings strange matches together in a spot or on a line.
 
-    place_px: of inliers in one cell of a grid of so many pixels one counts; None for half the threshold.
+    grid_px: of the inliers in one cell of a grid of so many pixels one is counted; None for half the threshold.
 
     margin: features closer to the picture's edge than so many of their own diameters are not matched. A network's cells
     there see its padding, in every picture alike, and agree with a stranger's on the identity.
@@ -34,7 +34,7 @@ class VerificationConfig:
 
     matches: Literal["mutual", "ratio"] = "mutual"
     ratio: float = 0.85
-    min_similarity: float = -1.0  # cosine below which a mutual match is not believed
+    min_similarity: float = -1.0  # cosine below which a mutual match is rejected
     model: Literal["homography", "affinity", "fundamental"] = "homography"
     threshold_px: float = 4.0
     confidence: float = 0.999
@@ -42,7 +42,7 @@ class VerificationConfig:
     min_inliers: int = 8
     max_zoom: float = 8.0
     max_stretch: float = 8.0
-    place_px: float | None = None
+    grid_px: float | None = None
     margin: float = 0.0
 
 
@@ -122,7 +122,7 @@ def fit_transformation(
 ) -> Verification:
     """The transformation that most matches agree on. source, target: M 2."""
     nothing = Verification(matches, np.zeros(len(matches), bool), None)
-    least = 8 if config.model == "fundamental" else LEAST_MATCHES
+    least = 8 if config.model == "fundamental" else MIN_MATCHES
     if len(matches) < least:
         return nothing
     transformation, mask = _robust_fit(source, target, config)
@@ -131,8 +131,8 @@ def fit_transformation(
     inliers = mask.ravel().astype(bool)
     if config.model != "fundamental":
         inliers[inliers] = _plausible(transformation, source[inliers], config)
-    place_px = config.threshold_px / 2 if config.place_px is None else config.place_px
-    first, second = (number_cells(points, place_px) for points in (source, target))
+    grid_px = config.threshold_px / 2 if config.grid_px is None else config.grid_px
+    first, second = (number_cells(points, grid_px) for points in (source, target))
     inliers = keep_one_each(first, second, inliers)
     if not inliers.any():
         return nothing
@@ -140,7 +140,7 @@ def fit_transformation(
 
 
 def number_cells(points: npt.NDArray[np.float32], side_px: float) -> npt.NDArray[np.int64]:
-    """The same number for points of the same cell of a grid, M: detectors find one place several times."""
+    """The same number for points of the same cell of a grid, M: detectors find one point several times."""
     cells = np.floor(points / side_px).astype(np.int64)
     return np.asarray(cells[:, 0] * (1 << 32) + cells[:, 1], dtype=np.int64)
 

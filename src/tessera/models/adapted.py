@@ -46,7 +46,7 @@ def head_config(config: AdaptedConfig) -> TokenConfig:
 
 
 def _backbone_of(base: dict[str, Any]) -> Backbone:
-    from tessera.models.registry import MODELS  # which names this module
+    from tessera.models.model_registry import MODELS  # which names this module
 
     if set(base) != {"model", "config"}:
         raise ConfigError(f"base must have the keys model and config, not {', '.join(base) or 'none'}.")

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from tessera.config import fingerprint, from_mapping, to_mapping
 from tessera.errors import BundleDamagedError, ConfigError, ModelError, unknown_name
+from tessera.models.model_registry import MODELS
 from tessera.models.preprocessing import Preprocessing
-from tessera.models.registry import MODELS
 from tessera.storage import hash_file, write_atomically
 
 PACKAGED_DIR = Path(__file__).parent.parent / "bundles"

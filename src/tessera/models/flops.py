@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.config import fingerprint
 from tessera.models.entry import ModelEntry
-from tessera.models.registry import MODELS
+from tessera.models.model_registry import MODELS
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,10 +23,10 @@ from tessera.config import from_mapping
 from tessera.errors import ConfigError, MissingExtraError, ModelError
 from tessera.models.backbones import check_keys, read_state
 from tessera.models.bundle import POSITION_CONTRIBUTIONS, Bundle, ModelCard
+from tessera.models.model_registry import MODELS
 from tessera.models.network import Network
 from tessera.models.onnx_library import import_onnxruntime
 from tessera.models.preprocessing import Preprocessing
-from tessera.models.registry import MODELS
 from tessera.storage import atomic_path
 
 TOLERANCE = 1e-5  # of descriptors

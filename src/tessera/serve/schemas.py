@@ -51,7 +51,7 @@ class SearchOptions(Boxed):
     )
     rerank: Reranking | None = Field(
         None,
-        description=f"Look at the best hits again. {describe_choices(RERANKERS)} Local features are compared as long "
+        description=f"Re-rank the best hits. {describe_choices(RERANKERS)} Local features are compared as long "
         "as half of the request's time allows; `note` says if that was not all of them.",
     )
 
@@ -149,7 +149,7 @@ class Refiner(BaseModel):
     compares: Literal["descriptors", "local features"]
     label: str = Field(description="For people, in a word or two.")
     summary: str
-    depth: int = Field(description="How many of the best hits it looks at.")
+    depth: int = Field(description="How many of the best hits it scores.")
     cost: str = Field(description="What it adds to a search.")
     available: bool = Field(description="Whether this service was installed with what it needs.")
     install: str = Field(description="What brings it where it is not; empty where nothing is needed.")
@@ -174,7 +174,7 @@ class TokenRegion(BaseModel):
     token: int = Field(description="From 0. The same number is the same kind of pattern in every picture.")
     box: list[float] = Field(description="x0, y0, x1, y1 in fractions of the picture (or of the box searched with).")
     weight: float = Field(description="Length of the token's share of the descriptor.")
-    map: MapImage = Field(description="How strongly each place speaks, over the whole picture (or box).")
+    map: MapImage = Field(description="How strongly each position counts, over the whole picture (or box).")
 
 
 class Side(BaseModel):
@@ -196,7 +196,7 @@ class TokenPair(BaseModel):
 
 
 class Matches(BaseModel):
-    """Places that both pictures show."""
+    """Points that both pictures show."""
 
     model_config = _like(verified=True, inliers=31, points=[[0.2, 0.31, 0.4, 0.28]])
     verified: bool = Field(description="Whether more of them agree on one movement than chance gives.")

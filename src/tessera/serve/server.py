@@ -1,4 +1,4 @@
-"""The application on a socket: uvicorn, with patience limited for clients that never finish asking."""
+"""The application on a socket: uvicorn, with timeouts for clients that never finish a request."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tessera.refiners import RERANKERS
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
-    from tessera.local.rerank import Reranker
+    from tessera.local.spatial_reranking import Reranker
 
 KEPT = 8  # some 15 MB each at 1024 pixels
 SHOWN = 150  # matches; more hide the pictures
@@ -62,7 +62,7 @@ class Explainer:
 
 
 class Matcher:
-    """Finds the places that two pictures share; opened when it is first asked."""
+    """Finds the points that two pictures share; opened when it is first asked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Matcher:
     def match(self, query: Photo, box: Box | None, other: Photo) -> dict[str, Any] | None:
         """What `schemas.Matches` describes; None where this service was installed without local features."""
         from tessera.explain.matches import match_pair
-        from tessera.local.rerank import open_reranker
+        from tessera.local.spatial_reranking import open_reranker
 
         if RERANKERS["sp"].missing:
             return None

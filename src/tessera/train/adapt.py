@@ -24,8 +24,8 @@ from tessera.models.adapted import AdaptedConfig
 from tessera.models.bundle import Bundle
 from tessera.models.closed_form import fit_projection, fit_tokens
 from tessera.models.global_network import GlobalNetwork
+from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, load_network, make_card
-from tessera.models.registry import build_model
 from tessera.models.token import TokenHead
 from tessera.train.verified_pairs import join_pairs, verified_pairs
 

@@ -19,8 +19,8 @@ from tessera.errors import ConfigError
 from tessera.models.delf import DelfNetwork
 from tessera.models.delg import JointNetwork
 from tessera.models.losses import LOSSES, build_loss
+from tessera.models.model_registry import MODELS
 from tessera.models.network import Network
-from tessera.models.registry import MODELS
 from tessera.train.batches.inputs import ImageInputs, InputLoader, MapInputs
 from tessera.train.batches.loader import PhotoLoader, PhotoReader
 from tessera.train.batches.mining import TupleSampler

@@ -13,8 +13,8 @@ from tessera.data.labelled import ImageSet
 from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
 from tessera.models.how import HowNetwork, measure_strength, smooth
+from tessera.models.model_registry import build_model
 from tessera.models.network import Network
-from tessera.models.registry import build_model
 from tessera.train.batches.inputs import ImageInputs
 from tessera.train.batches.loader import PhotoLoader, PhotoReader
 from tessera.train.checkpoint import checkpoint_of, load_checkpoint

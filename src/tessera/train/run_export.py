@@ -9,8 +9,8 @@ from tessera.config import from_mapping
 from tessera.errors import CheckpointError
 from tessera.local.system import system_file
 from tessera.models.bundle import Bundle
+from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, make_card
-from tessera.models.registry import build_model
 from tessera.storage import hash_file
 from tessera.train.checkpoint import checkpoint_of, load_checkpoint
 from tessera.train.init import load_from_run

@@ -16,7 +16,7 @@ import pytest
 import tessera
 from tessera.errors import UsageError
 from tessera.gallery.organise.moving import JOURNAL, move_copies, undo_moves
-from tessera.gallery.organise.pairs import PairReader
+from tessera.gallery.organise.pair_reader import PairReader
 from tessera.gallery.organise.review import write_review
 
 ROOT = Path(__file__).parents[3]

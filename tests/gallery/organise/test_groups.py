@@ -12,7 +12,7 @@ from PIL import Image
 
 import tessera
 from tessera.gallery.organise.components import connected_components, join_components
-from tessera.gallery.organise.pairs import PairReader
+from tessera.gallery.organise.pair_reader import PairReader
 
 _SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parents[2] / "local" / "planar.py")
 assert _SPEC is not None and _SPEC.loader is not None

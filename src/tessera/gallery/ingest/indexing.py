@@ -21,7 +21,7 @@ from tessera.gallery.catalog.paths import from_blob, printable
 from tessera.gallery.catalog.snapshot import CatalogEntry
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.ignoring import IgnoreList
-from tessera.gallery.ingest.local_features import LocalDescriber
+from tessera.gallery.ingest.local_describer import LocalDescriber
 from tessera.gallery.ingest.moves import follow_moves
 from tessera.gallery.ingest.plan import Plan, make_plan
 from tessera.gallery.ingest.reading import ReadFile, loader_source, read_ahead

@@ -20,7 +20,7 @@ from tessera.data.signature import SIDE, make_signature, symmetry
 from tessera.errors import ImageError
 from tessera.gallery.catalog.snapshot import Record
 from tessera.gallery.organise.components import connected_components
-from tessera.gallery.organise.pairs import PairReader
+from tessera.gallery.organise.pair_reader import PairReader
 from tessera.index.neighbours import NeighbourSearch, neighbour_pairs
 from tessera.local.alignment import NOTHING, Agreement, compare_aligned, symmetry_transformation
 from tessera.local.verification import VerificationConfig
@@ -87,8 +87,8 @@ def find_duplicates(
     contents = list(by_content)  # one picture of each content stands for all
     first_of = {same[0].id: same[0] for same in by_content.values()}
     known = _known_pairs(store)
-    place = {content: row for row, content in enumerate(contents)}
-    agreed = {(place[a], place[b]): score for (a, b), score in known.items() if a in place and b in place}
+    row_of = {content: row for row, content in enumerate(contents)}
+    agreed = {(row_of[a], row_of[b]): score for (a, b), score in known.items() if a in row_of and b in row_of}
     candidates, symmetries = _candidates(store, [by_content[content][0] for content in contents])
     lacking = [pair for pair in candidates if tuple(sorted((contents[pair[0]], contents[pair[1]]))) not in known]
     image_ids = [by_content[content][0].id for content in contents]
@@ -116,7 +116,7 @@ def read_records(store: Store, ids: Sequence[int] | None) -> list[Record]:
 
 
 def _candidates(store: Store, records: Sequence[Record]) -> tuple[list[tuple[int, int]], dict[tuple[int, int], int]]:
-    """Pairs of places in `records` that may be copies, and of those that signatures found, by which symmetry."""
+    """Pairs of rows of `records` that may be copies, and of those that signatures found, by which symmetry."""
     if len(records) < 2:
         return [], {}
     near = neighbour_pairs(stored_descriptors(store, records), _NEIGHBOURS, _LEAST_COSINE)
@@ -131,8 +131,8 @@ def stored_descriptors(store: Store, records: Sequence[Record]) -> npt.NDArray[n
     with store.catalog.read() as snapshot:
         vectors = np.zeros((len(records), int(snapshot.setting("dim"))), np.float16)
         for ids, part in snapshot.stream_descriptors():
-            wanted = [(place, rows[i]) for place, i in enumerate(ids.tolist()) if i in rows]
-            vectors[[row for _, row in wanted]] = part[[place for place, _ in wanted]]
+            wanted = [(position, rows[i]) for position, i in enumerate(ids.tolist()) if i in rows]
+            vectors[[row for _, row in wanted]] = part[[position for position, _ in wanted]]
     return vectors
 
 

@@ -16,7 +16,7 @@ from tessera.data.images import Pixels
 from tessera.gallery.catalog.snapshot import Record
 from tessera.gallery.organise.components import Edges, join_components
 from tessera.gallery.organise.duplicates import read_records, stored_descriptors
-from tessera.gallery.organise.pairs import PairReader
+from tessera.gallery.organise.pair_reader import PairReader
 from tessera.index.neighbours import neighbour_pairs
 from tessera.local.colours import colour_difference
 from tessera.local.verification import VerificationConfig
@@ -92,7 +92,7 @@ def _matches(
     store: Store, by_content: Mapping[str, Sequence[Record]], contents: Sequence[str], progress: Progress
 ) -> Edges:
     """The inliers of each pair of rows that was ever compared."""
-    place = {content: row for row, content in enumerate(contents)}
+    row_of = {content: row for row, content in enumerate(contents)}
     with store.catalog.read() as snapshot:
         known = snapshot.compared_pairs(PAIR_KIND)
     firsts = [by_content[content][0] for content in contents]
@@ -111,7 +111,7 @@ def _matches(
         progress(start + len(part), len(lacking))
     with store.catalog.read() as snapshot:
         known = snapshot.compared_pairs(PAIR_KIND)
-    rows = {(place[a], place[b]): score for (a, b), score in known.items() if a in place and b in place}
+    rows = {(row_of[a], row_of[b]): score for (a, b), score in known.items() if a in row_of and b in row_of}
     return {(min(pair), max(pair)): score for pair, score in rows.items()}
 
 

@@ -14,8 +14,8 @@ from tessera.extract.runtime import default_threads
 from tessera.gallery.catalog.snapshot import Ids
 from tessera.gallery.engines.postings_index import PostingsIndex
 from tessera.gallery.search.by_parts import Judged, PartsSearch, Scorer, ShortlistPostings
-from tessera.gallery.search.options import SearchOptions
 from tessera.gallery.search.query import QueryPicture
+from tessera.gallery.search.search_options import SearchOptions
 from tessera.gallery.store import Store
 from tessera.gallery.view import View
 from tessera.local.calibration import Calibration, load_calibration

@@ -18,10 +18,10 @@ from tessera.gallery.catalog.filters import BUILT_IN_KEYS, AnyCondition, Near
 from tessera.gallery.catalog.snapshot import Ids, Record
 from tessera.gallery.results import Hit, SearchResult
 from tessera.gallery.search.by_parts import Judged
-from tessera.gallery.search.local_features import LocalFeatureIndex
-from tessera.gallery.search.options import SearchOptions
+from tessera.gallery.search.local_feature_index import LocalFeatureIndex
 from tessera.gallery.search.parts_searcher import PartsSearcher
 from tessera.gallery.search.query import QueryPicture
+from tessera.gallery.search.search_options import SearchOptions
 from tessera.gallery.store import Store
 from tessera.gallery.view import View
 from tessera.local.calibration import VERIFIED_INLIERS

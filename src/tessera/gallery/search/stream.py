@@ -38,7 +38,7 @@ def stream_answers(
     extractor: Extractor,
     search: Search,
 ) -> Iterator[Answer]:
-    """Answer queries in order; the network works ahead in its lanes while some are searched for."""
+    """Answer queries in order; the network works ahead while some are searched for."""
     waiting: deque[_Asked] = deque()  # in order; those before the first that is with the network are ready
     ready: list[_Asked] = []
 

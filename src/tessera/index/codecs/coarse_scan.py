@@ -12,10 +12,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from tessera.index.codecs.calibration import RESCORE_NS, CalibrationSet, allowed_misses, estimate_num_candidates
 from tessera.index.codecs.codec import Arrays, Float32s, Int64s, parameters
 from tessera.index.codecs.inverted_lists import InvertedLists, train_list_centroids, training_rows_for
 from tessera.index.codecs.projection import Projection, allocate_dimensions, principal_axes
+from tessera.index.codecs.recall_calibration import RESCORE_NS, CalibrationSet, allowed_misses, estimate_num_candidates
 from tessera.index.codecs.sampling import sample_rows, thinned, training_rows
 from tessera.index.codecs.threshold_estimation import ThresholdEstimator
 from tessera.index.descriptor_file import DescriptorStore

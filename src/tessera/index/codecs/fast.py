@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tessera.index.codecs.calibration import Calibration, CalibrationSet, calibrate
 from tessera.index.codecs.coarse_scan import LADDER, SUBSPACE, CoarseScan
 from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s, for_each
+from tessera.index.codecs.recall_calibration import CalibrationSet, RecallCalibration, calibrate
 from tessera.index.codecs.residual_rescoring import ResidualCodes
 from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore, score_rows
 from tessera.index.rows import RowFilter
@@ -30,7 +30,7 @@ class FastCodec(Codec):
     exact = True
     target_recall = 0.985
 
-    def __init__(self, coarse: CoarseScan, residual: ResidualCodes, calibration: Calibration) -> None:
+    def __init__(self, coarse: CoarseScan, residual: ResidualCodes, calibration: RecallCalibration) -> None:
         self._coarse = coarse
         self._residual = residual
         self._calibration = calibration
@@ -51,7 +51,7 @@ class FastCodec(Codec):
         coded = width * min(missed.shape[1] // width, _MOST_A_BYTE)
         residual = ResidualCodes.fit(missed[:, :coded], width, seed)
         coarse.projection = coarse.projection.leading(coded)
-        codec = cls(coarse, residual, Calibration.cautious())
+        codec = cls(coarse, residual, RecallCalibration.cautious())
         for _, block in store.blocks(BLOCK_ROWS):
             codec.append(block)
         ladder = codec._nprobe_ladder(calibration_set, store, target_recall)
@@ -72,7 +72,7 @@ class FastCodec(Codec):
     def _nprobe_ladder(self, calibration_set: CalibrationSet, store: DescriptorStore, target: float) -> tuple[int, ...]:
         return (1,)
 
-    def cost_ns(self, calibration: Calibration) -> float:
+    def cost_ns(self, calibration: RecallCalibration) -> float:
         """What a query would cost: only where there is something to choose does it matter."""
         return 0.0
 
@@ -136,7 +136,7 @@ class FastCodec(Codec):
 
     @classmethod
     def restore(cls, values: dict[str, Any], arrays: Arrays, store: DescriptorStore) -> FastCodec:
-        return cls(CoarseScan.restore(arrays), ResidualCodes.restore(arrays), Calibration.from_values(values))
+        return cls(CoarseScan.restore(arrays), ResidualCodes.restore(arrays), RecallCalibration.from_values(values))
 
     def settings(self) -> dict[str, Any]:
         coarse, residual = self._coarse.code_bytes, len(self._residual.centroids)

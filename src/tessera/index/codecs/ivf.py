@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera.index.codecs.calibration import (
+from tessera.index.codecs.coarse_scan import BYTE_NS
+from tessera.index.codecs.fast import FastCodec
+from tessera.index.codecs.recall_calibration import (
     EXACT_NS,
     RESCORE_NS,
-    Calibration,
     CalibrationSet,
+    RecallCalibration,
     allowed_misses,
     count_reaching,
 )
-from tessera.index.codecs.coarse_scan import BYTE_NS
-from tessera.index.codecs.fast import FastCodec
 from tessera.index.descriptor_file import DescriptorStore
 from tessera.index.rows import RowFilter
 
@@ -50,7 +50,7 @@ class IvfCodec(FastCodec):
         ]
         return tuple(sorted({min(count, lists) for count in (*wanted, lists)}))
 
-    def cost_ns(self, calibration: Calibration) -> float:
+    def cost_ns(self, calibration: RecallCalibration) -> float:
         share = calibration.nprobe / len(self._coarse.lists)
         scan = share * len(self._coarse) * self._coarse.code_bytes * BYTE_NS + calibration.nprobe * _LIST_NS
         return scan + calibration.num_candidates_100 * RESCORE_NS + calibration.num_rescored_100 * EXACT_NS

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.codecs.calibration import Calibration, CalibrationSet, calibrate
 from tessera.index.codecs.coarse_scan import LADDER, SUBSPACE, CoarseScan
 from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s, for_each
+from tessera.index.codecs.recall_calibration import CalibrationSet, RecallCalibration, calibrate
 from tessera.index.codecs.sampling import training_rows
 from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore, inner_products
 from tessera.index.rows import RowFilter
@@ -37,7 +37,7 @@ class Pq1Codec(Codec):
     exact = False
 
     def __init__(
-        self, centroids: Float32s, affine: Float32s, codes: Bytes, coarse: CoarseScan, calibration: Calibration
+        self, centroids: Float32s, affine: Float32s, codes: Bytes, coarse: CoarseScan, calibration: RecallCalibration
     ) -> None:
         """centroids: D 256, ascending in each row. affine: 2 D, the fitted centroid of code 0 and step to code 255."""
         self._centroids = centroids
@@ -56,7 +56,7 @@ class Pq1Codec(Codec):
         )
         sample = store.take(training_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
         codes = np.empty((len(store), store.dim), np.uint8)
-        codec = cls(*train_scalar_centroids(sample), codes, coarse, Calibration.cautious())
+        codec = cls(*train_scalar_centroids(sample), codes, coarse, RecallCalibration.cautious())
         for start, block in store.blocks(BLOCK_ROWS):
             codes[start : start + len(block)] = codec.encode(block)
             coarse.append(coarse.projection.apply(block))
@@ -154,7 +154,7 @@ class Pq1Codec(Codec):
 
     @classmethod
     def restore(cls, values: dict[str, Any], arrays: Arrays, store: DescriptorStore) -> Pq1Codec:
-        coarse, calibration = CoarseScan.restore(arrays), Calibration.from_values(values)
+        coarse, calibration = CoarseScan.restore(arrays), RecallCalibration.from_values(values)
         return cls(arrays["centroids"], arrays["affine"], arrays["codes"], coarse, calibration)
 
     def settings(self) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from tessera.errors import CheckpointError, UsageError
 from tessera.models.bundle import Bundle, ModelCard
 from tessera.models.convert.foreign_checkpoint import Checkpoint, read_checkpoint, weight_files
 from tessera.models.convert.formats import FORMATS, Format, backbone_of, recognise
-from tessera.models.convert.foundation import assumptions, read_shape, recognise_foundation
+from tessera.models.convert.foundation_file import assumptions, read_shape, recognise_foundation
 from tessera.models.convert.learned import learned_whitenings, with_learned_whitening
 from tessera.models.convert.tensors import build_foundation_file
+from tessera.models.model_registry import build_model
 from tessera.models.network import Network
 from tessera.models.onnx_export import export_bundle, make_card
-from tessera.models.registry import build_model
 from tessera.storage import hash_file
 
 __all__ = ["FORMATS", "convert_checkpoint", "load_checkpoint"]

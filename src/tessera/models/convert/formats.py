@@ -124,8 +124,8 @@ def _configure_cirtorch(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _configure_solar(checkpoint: Checkpoint) -> dict[str, Any]:
-    places = {f"soa{stage}": f"features.soa{stage}.v.weight" in checkpoint.state for stage in (4, 5)}
-    return {"dim": None, **_configure_whitened(checkpoint), **places}
+    blocks = {f"soa{stage}": f"features.soa{stage}.v.weight" in checkpoint.state for stage in (4, 5)}
+    return {"dim": None, **_configure_whitened(checkpoint), **blocks}
 
 
 # In this order: each has a mark that none before it has.

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError
-from tessera.models.convert.foundation import FoundationFile, describe_file, read_shape
+from tessera.models.convert.foundation_file import FoundationFile, describe_file, read_shape
 from tessera.models.foundation import FoundationNetwork
-from tessera.models.registry import build_model
+from tessera.models.model_registry import build_model
 from tessera.models.shapes import SHAPES
 
 _LISTED = 12

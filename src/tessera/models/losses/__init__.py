@@ -79,7 +79,7 @@ for _name, _entry in {
         "negatives further than the positive", "Schroff 2015", "tuples", _loader("tuples", "Triplet", "TripletConfig")
     ),
     "solar": LossEntry(
-        "triplets with second-order similarity", "Ng 2020", "tuples", _loader("tuples", "Triplet", "SolarConfig")
+        "triplets with second-order similarity", "Ng 2020", "tuples", _loader("tuples", "Triplet", "SolarLossConfig")
     ),
     "listwise-ap": LossEntry(
         "average precision of a batch, by histogram",

@@ -107,7 +107,7 @@ class Triplet(nn.Module):
 
 
 @dataclass(frozen=True)
-class SolarConfig(TripletConfig):
+class SolarLossConfig(TripletConfig):
     """The triplet with SOLAR's own weights."""
 
     margin: float = 1.25

@@ -149,7 +149,7 @@ class PhotoLoader:
                 for future in futures:
                     future.cancel()
 
-    def settle(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until everything that was asked for ahead is ready."""
         for future in [future for futures in self._waiting for future in futures]:
             future.result()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tessera.errors import CheckpointError
 from tessera.models.convert.foreign_checkpoint import Checkpoint
+from tessera.models.convert.hub_config import HubConfig, read_hub_config
 from tessera.models.convert.layouts import LAYOUTS, Layout
-from tessera.models.convert.settings import Settings, read_settings
 from tessera.models.shapes import ConvNeXtShape, Shape, ViTShape
 
 _ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh", "silu": "swiglu"}
@@ -27,7 +27,7 @@ class FoundationFile:
     checkpoint: Checkpoint
     layout: Layout
     prefix: str
-    settings: Settings
+    settings: HubConfig
 
     def find(self, ours: str) -> Tensor | None:
         """The first tensor that one of ours is made of, where it is there."""
@@ -63,7 +63,7 @@ def recognise_foundation(checkpoint: Checkpoint) -> FoundationFile | None:
                 prefix = key.removesuffix(layout.marks[0])
                 whole = not prefix or prefix.endswith(".")
                 if whole and all(prefix + mark in checkpoint.state for mark in layout.marks):
-                    settings = read_settings(checkpoint.path, layout.model_types)
+                    settings = read_hub_config(checkpoint.path, layout.model_types)
                     return FoundationFile(checkpoint, layout, prefix, settings)
     _refuse_text(checkpoint)
     return None

@@ -12,9 +12,9 @@ import torch
 
 from tessera.errors import ModelError, UsageError
 from tessera.extract.scales import rescale
-from tessera.local.network import NetworkExtractor, select_strongest
+from tessera.local.bundle_extractor import BundleExtractor, select_strongest
+from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, make_card
-from tessera.models.registry import build_model
 
 STEMS = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
 
@@ -54,7 +54,7 @@ def picture(fill, golden_dir: Path):
 
 @pytest.mark.parametrize("runtime", ["onnx", "torch"])
 def test_the_strongest_of_seven_scales_are_hows(how_bundle, picture, golden, runtime):
-    top = NetworkExtractor(how_bundle, count=50, runtime=runtime).select(picture)
+    top = BundleExtractor(how_bundle, count=50, runtime=runtime).select(picture)
     assert np.abs(top.strengths - golden["top50_att"]).max() < 1e-5
     assert np.array_equal(top.cells, golden["top50_xy"])
     assert np.array_equal(top.scales, golden["top50_scale_f16"])
@@ -63,7 +63,7 @@ def test_the_strongest_of_seven_scales_are_hows(how_bundle, picture, golden, run
 
 
 def test_all_features_are_kept_where_there_are_fewer_than_asked(how_bundle, picture, golden):
-    everything = NetworkExtractor(how_bundle, count=1000).select(picture)
+    everything = BundleExtractor(how_bundle, count=1000).select(picture)
     assert len(everything.strengths) == len(golden["top1000_att"]) == 318
     assert np.abs(everything.strengths - golden["top1000_att"]).max() < 1e-5
     lengths = np.linalg.norm(everything.features, axis=1)
@@ -71,7 +71,7 @@ def test_all_features_are_kept_where_there_are_fewer_than_asked(how_bundle, pict
 
 
 def test_positions_lie_in_the_image_and_scales_are_cells(how_bundle, picture):
-    features = NetworkExtractor(how_bundle, count=1000).extract(picture)
+    features = BundleExtractor(how_bundle, count=1000).extract(picture)
     height, width = picture.shape[:2]
     assert features.image_size == (width, height)
     assert (features.positions >= 0).all()
@@ -82,7 +82,7 @@ def test_positions_lie_in_the_image_and_scales_are_cells(how_bundle, picture):
 
 
 def test_one_pixel_gives_features(how_bundle):
-    assert len(NetworkExtractor(how_bundle).extract(np.full((1, 1, 3), 9, np.uint8))) > 0
+    assert len(BundleExtractor(how_bundle).extract(np.full((1, 1, 3), 9, np.uint8))) > 0
 
 
 @pytest.mark.parametrize("model", ["delf-r50", "delg-local-r50"])
@@ -91,7 +91,7 @@ def test_delf_and_delg_give_unit_features(model, tmp_path):
     network = build_model(model, backbone="tiny", local_dim=16, hidden=8)
     bundle = export_bundle(network, tmp_path / model, make_card(network, model))
     image = np.random.default_rng(0).integers(0, 256, (96, 130, 3), dtype=np.uint8)
-    features = NetworkExtractor(bundle, count=20, scales=(1.0, 0.5)).extract(image)
+    features = BundleExtractor(bundle, count=20, scales=(1.0, 0.5)).extract(image)
     assert features.descriptors.shape == (20, 16)  # of the 15 + 6 cells
     assert np.allclose(np.linalg.norm(features.descriptors, axis=1), 1, atol=1e-5)
     assert (np.diff(features.strengths) <= 0).all()
@@ -99,14 +99,14 @@ def test_delf_and_delg_give_unit_features(model, tmp_path):
 
 def test_a_global_bundle_is_refused(token_bundle):
     with pytest.raises(ModelError, match="no local features"):
-        NetworkExtractor(token_bundle)
+        BundleExtractor(token_bundle)
 
 
 def test_nothing_to_select_is_refused(how_bundle):
     with pytest.raises(UsageError, match="at least one"):
-        NetworkExtractor(how_bundle, count=0)
+        BundleExtractor(how_bundle, count=0)
     with pytest.raises(UsageError, match="at least one"):
-        NetworkExtractor(how_bundle, scales=())
+        BundleExtractor(how_bundle, scales=())
 
 
 def test_rescaling_with_a_recomputed_step_is_torchs():
@@ -134,9 +134,9 @@ def test_selection_sorts_over_all_scales_at_once():
 
 
 def test_verification_allows_half_a_cell_where_positions_are_cells(how_bundle):
-    from tessera.local.rerank import open_reranker
     from tessera.local.sift import SiftExtractor
+    from tessera.local.spatial_reranking import open_reranker
 
-    network = NetworkExtractor(how_bundle)
+    network = BundleExtractor(how_bundle)
     assert open_reranker("sp", extractor=network).compare.keywords["config"].threshold_px == network.cell_px / 2
     assert open_reranker("sp", extractor=SiftExtractor()).compare.keywords["config"].threshold_px == 4

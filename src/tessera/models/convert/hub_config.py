@@ -12,7 +12,7 @@ from tessera.errors import CheckpointError
 
 
 @dataclass(frozen=True)
-class Settings:
+class HubConfig:
     """heads, activation: as the file names them. numbers: eps, theta, mean and std, where they are said.
 
     claims: what the tensors tell too, and must agree with: patch, width, depth, grid.
@@ -24,7 +24,7 @@ class Settings:
     claims: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_settings(path: Path, model_types: Sequence[str]) -> Settings:
+def read_hub_config(path: Path, model_types: Sequence[str]) -> HubConfig:
     """Of a model's folder, or of the folder a file lies in where its config.json is of the same kind of model."""
     folder = path if path.is_dir() else path.parent
     config = _read(folder / "config.json")
@@ -36,7 +36,7 @@ def read_settings(path: Path, model_types: Sequence[str]) -> Settings:
             for ours, theirs in (("eps", "layer_norm_eps"), ("theta", "rope_theta"))
             if theirs in tower
         }
-        settings = Settings(
+        read = HubConfig(
             heads=tower.get("num_attention_heads"),
             activation=tower.get("hidden_act"),
             claims=_claims(tower),
@@ -46,17 +46,17 @@ def read_settings(path: Path, model_types: Sequence[str]) -> Settings:
     else:
         openclip = _read(folder / "open_clip_config.json")
         model, processor = openclip.get("model_cfg", {}), openclip.get("preprocess_cfg", {})
-        settings = _openclip_settings(model, model.get("vision_cfg", {}))
+        read = _read_openclip(model, model.get("vision_cfg", {}))
         numbers = _normalisation(processor.get("mean"), processor.get("std"))
-    return Settings(settings.heads, settings.activation, numbers, settings.claims)
+    return HubConfig(read.heads, read.activation, numbers, read.claims)
 
 
-def _openclip_settings(model: Mapping[str, Any], vision: Mapping[str, Any]) -> Settings:
+def _read_openclip(model: Mapping[str, Any], vision: Mapping[str, Any]) -> HubConfig:
     """A tower of timm's (SigLIP) has its own activation, of which this file says nothing."""
     known = "embed_dim" in model and "timm_model_name" not in vision
     activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
     heads = vision["width"] // vision["head_width"] if {"width", "head_width"} <= vision.keys() else None
-    return Settings(heads=heads, activation=activation if known else None)
+    return HubConfig(heads=heads, activation=activation if known else None)
 
 
 def _claims(tower: Mapping[str, Any]) -> dict[str, int]:

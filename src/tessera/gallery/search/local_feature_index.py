@@ -30,9 +30,9 @@ from tessera.gallery.results import Hit, IndexProgress
 from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.store import LOCAL_NAME, Store
 from tessera.local.extractors import EXTRACTORS
+from tessera.local.feature_cache import FeatureCache, as_stored
 from tessera.local.features import LocalExtractor, LocalFeatures
-from tessera.local.rerank import DEFAULT_EXTRACTOR, SIZE, Reranker, open_reranker, order_candidates
-from tessera.local.store import FeatureStore, as_stored
+from tessera.local.spatial_reranking import DEFAULT_EXTRACTOR, SIZE, Reranker, open_reranker, order_candidates
 from tessera.refiners import Refiner
 
 _KEPT = 512  # images whose features, made on demand, are remembered
@@ -46,7 +46,7 @@ class LocalFeatureIndex:
         self._store = store
         self._lock = threading.RLock()
         self._opened: dict[tuple[str, str], Future[Reranker]] = {}
-        self._features: FeatureStore | None = None
+        self._features: FeatureCache | None = None
         self._made: dict[tuple[str, str], LocalFeatures] = {}
 
     @property
@@ -61,7 +61,7 @@ class LocalFeatureIndex:
         name: an extractor, the folder of a local bundle, a system, or `dsm` for the maxima of the gallery's own model.
         """
         extractor = self._extractor(name)
-        features = self._shelf(create=True)
+        features = self._open_cache(create=True)
         assert features is not None
         known, wanted = features.known(extractor.fingerprint), self._contents()
         asked = (
@@ -122,8 +122,8 @@ class LocalFeatureIndex:
                 break
             found = self._candidates([records[hit.id] for hit in head[start : start + at_once]], reranker, tally)
             counts += reranker.count_inliers(asked, found, threads=threads).tolist()
-        if tally["kept"] and (shelf := self._shelf(create=False)) is not None:
-            shelf.flush()
+        if tally["kept"] and (cache := self._open_cache(create=False)) is not None:
+            cache.flush()
         inliers = np.array(counts + [0] * (len(head) - len(counts)), np.int64)
         order = order_candidates(inliers, [hit.score for hit in head])
         notes = _notes(kind, reranker, tally)
@@ -142,9 +142,9 @@ class LocalFeatureIndex:
     ) -> list[LocalFeatures | None]:
         """The images' features, stored or made now; counts in `tally` what was made, lost or empty."""
         fingerprint = reranker.extractor.fingerprint
-        shelf = self._shelf(create=False)
+        cache = self._open_cache(create=False)
         contents = [record.content_hash for record in records if record.content_hash]
-        stored = {} if shelf is None else shelf.get_many(fingerprint, contents)
+        stored = {} if cache is None else cache.get_many(fingerprint, contents)
         found: list[LocalFeatures | None] = []
         for record in records:
             content = record.content_hash or ""
@@ -163,9 +163,9 @@ class LocalFeatureIndex:
         return found
 
     def _query_features(self, query: QueryPicture, reranker: Reranker) -> LocalFeatures:
-        shelf, content = self._shelf(create=False), query.content_hash
-        if shelf is not None and content is not None:
-            stored = shelf.get_many(reranker.extractor.fingerprint, [content])
+        cache, content = self._open_cache(create=False), query.content_hash
+        if cache is not None and content is not None:
+            stored = cache.get_many(reranker.extractor.fingerprint, [content])
             if content in stored:
                 return stored[content]
         return as_stored(reranker.extractor.extract(query.pixels(SIZE)))
@@ -200,10 +200,10 @@ class LocalFeatureIndex:
 
         return open_extractor_of(_absolute(name))
 
-    def _shelf(self, *, create: bool) -> FeatureStore | None:
+    def _open_cache(self, *, create: bool) -> FeatureCache | None:
         with self._lock:
             if self._features is None and (create or self.path.is_file()):
-                self._features = FeatureStore(self.path)
+                self._features = FeatureCache(self.path)
             return self._features
 
     def _contents(self) -> dict[str, Record]:
@@ -229,9 +229,9 @@ class LocalFeatureIndex:
     def _keep(self, fingerprint: str, content: str, features: LocalFeatures) -> bool:
         """Store features that a search has made: the next one need not. False where nothing may be written."""
         try:
-            shelf = self._shelf(create=True)
-            assert shelf is not None
-            shelf.put(fingerprint, content, features)
+            cache = self._open_cache(create=True)
+            assert cache is not None
+            cache.put(fingerprint, content, features)
         except StorageError:
             return False
         return True

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tessera
+from tessera.local.feature_cache import FeatureCache, decode_features, encode_features, find_damage
 from tessera.local.features import LocalFeatures
-from tessera.local.store import FeatureStore, decode_features, encode_features, store_damage
 
 
 def features(seed: int, count: int = 40) -> LocalFeatures:
@@ -30,7 +30,7 @@ def features(seed: int, count: int = 40) -> LocalFeatures:
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     path = tmp_path / "local.sqlite"
-    with closing(FeatureStore(path)) as store:
+    with closing(FeatureCache(path)) as store:
         for seed in range(60):
             store.put("sift", f"content{seed}", features(seed))
     return path
@@ -63,7 +63,7 @@ def test_a_bad_page_is_set_aside_and_the_store_goes_on(stored: Path, seed: int) 
     page = 4096 * random.Random(seed).randrange(1, len(content) // 4096)
     content[page : page + 4096] = random.Random(seed).randbytes(4096)
     stored.write_bytes(content)
-    with closing(FeatureStore(stored)) as store:
+    with closing(FeatureCache(stored)) as store:
         names = [f"content{i}" for i in range(60)]
         found = store.get_many("sift", names)
         assert set(found) <= set(names)
@@ -73,9 +73,9 @@ def test_a_bad_page_is_set_aside_and_the_store_goes_on(stored: Path, seed: int) 
         store.known("sift")
         store.keep_only(names)
         store.describe()
-    with closing(FeatureStore(stored)) as store:
+    with closing(FeatureCache(stored)) as store:
         store.drop_damaged()
-    assert store_damage(stored) is None
+    assert find_damage(stored) is None
 
 
 def test_check_finds_damaged_features_and_repairs_them(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> None:

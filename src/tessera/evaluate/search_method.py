@@ -13,9 +13,9 @@ from tessera.data.benchmark import Benchmark, IntArray
 from tessera.data.ground_truth import Box
 from tessera.evaluate.method import ImagesOf, Progress
 from tessera.gallery.gallery import Gallery
-from tessera.gallery.ingest.local_features import LocalDescriber
-from tessera.gallery.search.options import SearchOptions
+from tessera.gallery.ingest.local_describer import LocalDescriber
 from tessera.gallery.search.query import QueryPicture
+from tessera.gallery.search.search_options import SearchOptions
 from tessera.storage import write_atomically
 
 _MOST_RANKED = 20_000  # hits that are asked for; what comes after them was never found

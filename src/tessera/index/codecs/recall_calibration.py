@@ -33,7 +33,7 @@ CandidateSearch = Callable[[Float32s, int, int], tuple[Int64s, Float32s]]
 
 
 @dataclass(frozen=True)
-class Calibration:
+class RecallCalibration:
     """For k = 10 and k = 100: how many candidates the coarse scan gives, and how many of them are scored exactly.
 
     nprobe: how many inverted lists are scanned. recall: recall@10, measured with these numbers. total: among how many
@@ -49,7 +49,7 @@ class Calibration:
     total: int
 
     @classmethod
-    def cautious(cls) -> Calibration:
+    def cautious(cls) -> RecallCalibration:
         """Before anything was measured."""
         return cls(
             num_candidates_10=512,
@@ -81,7 +81,7 @@ class Calibration:
         return to_mapping(self)
 
     @classmethod
-    def from_values(cls, values: dict[str, Any]) -> Calibration:
+    def from_values(cls, values: dict[str, Any]) -> RecallCalibration:
         return from_mapping(cls, values)
 
 
@@ -119,13 +119,13 @@ def calibrate(
     *,
     nprobe: tuple[int, ...],
     target: float,
-    cost: Callable[[Calibration], float] = lambda _: 0.0,
-) -> Calibration:
+    cost: Callable[[RecallCalibration], float] = lambda _: 0.0,
+) -> RecallCalibration:
     """The fewest candidates that give the target recall@10, and 2.7 times its misses @100, at the cheapest nprobe.
 
     nprobe: numbers of lists to try, ascending; the last should be all.
     """
-    last = dataclasses.replace(Calibration.cautious(), nprobe=nprobe[-1])
+    last = dataclasses.replace(RecallCalibration.cautious(), nprobe=nprobe[-1])
     if len(calibration_set) < 2:
         return last
     met = []
@@ -152,7 +152,7 @@ def exact_neighbours(queries: Float32s, own: Int64s, store: DescriptorStore, k: 
     return np.take_along_axis(rows, order, axis=1)
 
 
-def _measure(rows: Int64s, scores: Float32s, calibration_set: CalibrationSet, target: float) -> Calibration:
+def _measure(rows: Int64s, scores: Float32s, calibration_set: CalibrationSet, target: float) -> RecallCalibration:
     found: dict[int, tuple[int, int]] = {}
     coarse_ranks = _ranks(rows, calibration_set, calibration_set.neighbours.shape[1])
     least = 1  # who asks for more neighbours must not find fewer of the first ten
@@ -172,7 +172,7 @@ def _measure(rows: Int64s, scores: Float32s, calibration_set: CalibrationSet, ta
     (candidates_10, rescored_10), (candidates_100, rescored_100) = (
         tuple(map(_with_slack, counts)) for counts in found.values()
     )
-    return Calibration(
+    return RecallCalibration(
         num_candidates_10=max(candidates_10, _FEWEST_CANDIDATES),
         num_candidates_100=max(candidates_10, candidates_100, 2 * _FEWEST_CANDIDATES),
         num_rescored_10=max(rescored_10, _FEWEST_CANDIDATES // 2),

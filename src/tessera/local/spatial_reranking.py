@@ -1,4 +1,4 @@
-"""Re-ranking by local features: look at the best hits again, put first what agrees geometrically with the query.
+"""Spatial re-ranking by local features: of the best hits, those that agree geometrically with the query come first.
 
 Candidates with enough inliers come first, most inliers first; equal counts, and all candidates without enough, keep the
 order of their global scores. So a query without features leaves the ranking as it was.
@@ -24,17 +24,17 @@ from tessera.refiners import find_reranker
 DEFAULT_EXTRACTOR = "sift"
 SIZE = 1024  # longer side of the images that features are taken from; never enlarged
 
-# For each kind of feature the cosine below which a mutual match is not believed, and the least inliers. Cosines of sift
+# For each kind of feature the cosine below which a mutual match is rejected, and the least inliers. Cosines of sift
 # and xfeat were fitted on train landmarks, the inliers of sift and of networks on validation landmarks, those of xfeat
 # and lightglue on painted scenes (results/local.md); the others were not measured. A
-# network's features have a range of their own, so all are believed; they lie at the centres of cells and cannot agree
+# network's features have a range of their own, so none is rejected; they lie at the centres of cells and cannot agree
 # to a few pixels, so half a cell is allowed; those within a cell of the edge are left out, since padding makes them
 # alike in every picture.
-BELIEVED = {"sift": (0.9, 8), "hesaff-rsift": (0.9, 8), "xfeat": (0.82, 24), "disk": (0.8, 12)}
-OF_NETWORKS = (-1.0, 12)
-_CELLS_APART = 0.5
-EDGE_CELLS = 1.0
-_PLACE_SHARE = 0.05  # of the longer side: inliers of lightglue that are nearer than that count once
+THRESHOLDS = {"sift": (0.9, 8), "hesaff-rsift": (0.9, 8), "xfeat": (0.82, 24), "disk": (0.8, 12)}
+NETWORK_THRESHOLDS = (-1.0, 12)
+_NETWORK_ERROR_CELLS = 0.5
+EDGE_MARGIN = 1.0
+_GRID_SHARE = 0.05  # of the longer side: inliers of lightglue that are nearer than that count once
 
 Compare = Callable[[LocalFeatures, LocalFeatures], Verification]
 Counts = npt.NDArray[np.int64]
@@ -81,14 +81,14 @@ def open_reranker(
     `lightglue` has weights for DISK features only.
     """
     if name == "sp":
-        opened = _opened(DEFAULT_EXTRACTOR if extractor is None else extractor)
-        similarity, least = BELIEVED.get(opened.name, OF_NETWORKS)
+        opened = _open_extractor(DEFAULT_EXTRACTOR if extractor is None else extractor)
+        similarity, least = THRESHOLDS.get(opened.name, NETWORK_THRESHOLDS)
         cell_px = getattr(opened, "cell_px", 0)
         config = VerificationConfig(
             min_similarity=similarity,
             min_inliers=least,
-            threshold_px=max(VerificationConfig.threshold_px, _CELLS_APART * cell_px),
-            margin=EDGE_CELLS if cell_px else 0.0,
+            threshold_px=max(VerificationConfig.threshold_px, _NETWORK_ERROR_CELLS * cell_px),
+            margin=EDGE_MARGIN if cell_px else 0.0,
         )
         return Reranker("sp", opened, functools.partial(verify, config=config), config.min_inliers)
     if name == "dsm":
@@ -105,15 +105,15 @@ def open_reranker(
 
         def compare(query: LocalFeatures, candidate: LocalFeatures) -> Verification:
             matches = matcher.match(query, candidate)
-            # It matches whole edges of one shape with another's: dozens of inliers in a corner are few places.
-            settings = replace(wide, place_px=_PLACE_SHARE * max(*query.image_size, *candidate.image_size))
+            # It matches whole edges of one shape with another's: dozens of inliers in a corner cover few cells.
+            settings = replace(wide, grid_px=_GRID_SHARE * max(*query.image_size, *candidate.image_size))
             points = query.positions[matches[:, 0]], candidate.positions[matches[:, 1]]
             return fit_transformation(*points, matches, settings)
 
-        return Reranker("lightglue", _opened("disk"), compare, wide.min_inliers)
+        return Reranker("lightglue", _open_extractor("disk"), compare, wide.min_inliers)
     find_reranker(name)
     raise UsageError(f"the re-ranking '{name}' compares descriptors: it has no local features to open.")
 
 
-def _opened(extractor: str | Path | LocalExtractor) -> LocalExtractor:
+def _open_extractor(extractor: str | Path | LocalExtractor) -> LocalExtractor:
     return open_local_extractor(extractor) if isinstance(extractor, str | Path) else extractor

@@ -53,7 +53,7 @@ def select_strongest(maps: Sequence[dict[str, npt.NDArray[Any]]], scales: Sequen
     )
 
 
-class NetworkExtractor:
+class BundleExtractor:
     """A local bundle made ready to extract. scales: HOW's seven unless given; count: how many features of an image."""
 
     def __init__(

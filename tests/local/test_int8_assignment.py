@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 
 from tessera.bench.local_search import measure_asmk
-from tessera.local import bounded, codebook
-from tessera.local.bounded import LEVELS, BoundedSearch, Room, fill_bounds, is_quick
+from tessera.local import codebook, int8_assignment
 from tessera.local.codebook import Codebook
+from tessera.local.int8_assignment import STAGES, Int8Assignment, ScratchBuffers, fill_bounds, has_fast_int8
 
 DIM = 24
 
 
-def fill_slowly(bounds, peaks, chance, rounded, steps, room):
+def fill_slowly(bounds, tile_maxima, factors, rounded, steps, scratch):
     """`fill_bounds` without torch, its products in int64."""
-    del room
+    del scratch
     tiles, features = rounded
     products = tiles.astype(np.int64) @ features.astype(np.int64).T  # T TILE N
     largest = products.reshape(len(tiles), -1, len(bounds) // len(tiles), len(features)).max(axis=1)
-    bounds[:] = chance[0] @ chance[1] + (largest * steps[:, None, None]).reshape(bounds.shape)
-    peaks[:] = bounds.reshape(len(tiles), -1, len(features)).max(axis=1)
+    bounds[:] = factors[0] @ factors[1] + (largest * steps[:, None, None]).reshape(bounds.shape)
+    tile_maxima[:] = bounds.reshape(len(tiles), -1, len(features)).max(axis=1)
 
 
 def need_quick_products():
-    if not is_quick():
+    if not has_fast_int8():
         pytest.skip("this processor or this torch has no fast products of 8-bit integers")
 
 
@@ -32,7 +32,7 @@ def need_quick_products():
 def products(request, monkeypatch):
     """The bounds must hold whoever multiplies."""
     if request.param == "slow":
-        monkeypatch.setattr(bounded, "fill_bounds", fill_slowly)
+        monkeypatch.setattr(int8_assignment, "fill_bounds", fill_slowly)
     else:
         need_quick_products()
 
@@ -83,7 +83,7 @@ def draw(case, seed=0):
 )
 def test_the_words_are_the_nearest(case, nearest):
     words, features = draw(case)
-    found = BoundedSearch(words).search(features, nearest)
+    found = Int8Assignment(words).assign(features, nearest)
     assert found is not None
     distances, expected = nearest_by_definition(words, features, nearest)
     # Distances may be so close that float32 cannot tell which is the smaller one: then either word is right.
@@ -96,46 +96,46 @@ def test_the_words_are_the_nearest(case, nearest):
 @pytest.mark.usefixtures("products")
 def test_where_bounds_tell_nothing_apart_it_says_so():
     random = np.random.default_rng(0)
-    search = BoundedSearch(np.ones((9000, DIM), np.float32))
-    assert search.search(random.normal(size=(4, DIM)).astype(np.float32), 3) is None
+    assignment = Int8Assignment(np.ones((9000, DIM), np.float32))
+    assert assignment.assign(random.normal(size=(4, DIM)).astype(np.float32), 3) is None
     words, features = draw("anywhere")
-    assert BoundedSearch(words).search(features, 17) is None
-    assert BoundedSearch(words).search(features, 12) is None  # more than there are tiles of words
-    assert BoundedSearch(words).search(features[:0], 5).shape == (0, 5)
+    assert Int8Assignment(words).assign(features, 17) is None
+    assert Int8Assignment(words).assign(features, 12) is None  # more than there are tiles of words
+    assert Int8Assignment(words).assign(features[:0], 5).shape == (0, 5)
 
 
 @pytest.mark.usefixtures("products")
 def test_a_codebook_gives_the_same_words_either_way(monkeypatch):
     words, features = draw("near words")
     flat = [Codebook(words).assign(features, nearest) for nearest in (1, 5, 20)]
-    monkeypatch.setattr(codebook, "BOUNDED_FEATURES", 1)
-    monkeypatch.setattr(bounded, "is_quick", lambda: True)
+    monkeypatch.setattr(codebook, "INT8_MIN_FEATURES", 1)
+    monkeypatch.setattr(codebook, "has_fast_int8", lambda: True)
     quick = Codebook(words)
     for expected, nearest in zip(flat, (1, 5, 20), strict=True):
         assert np.array_equal(quick.assign(features, nearest), expected)
-    assert quick._made is not None
+    assert quick._int8 is not None
 
 
 @pytest.mark.usefixtures("products")
-@pytest.mark.parametrize(("case", "served"), [("much nearer to one word", LEVELS[0]), ("anywhere", LEVELS[-1])])
+@pytest.mark.parametrize(("case", "served"), [("much nearer to one word", STAGES[0]), ("anywhere", STAGES[-1])])
 def test_few_directions_are_used_where_they_tell_words_apart_and_passed_over_where_not(case, served):
     words, features = draw(case)
-    search = BoundedSearch(words)
+    assignment = Int8Assignment(words)
     expected = nearest_by_definition(words, features, 1)[1]
     for _ in range(6):
-        assert np.array_equal(search.search(features, 1), expected)
-    tried = {level: outcomes for (level, _), outcomes in search._outcomes.items()}
+        assert np.array_equal(assignment.assign(features, 1), expected)
+    tried = {stage: outcomes for (stage, _), outcomes in assignment._outcomes.items()}
     assert all(tried[served])
-    assert not any(any(outcomes) for level, outcomes in tried.items() if level is not served)
-    # A level that failed four times is not tried a fifth time.
+    assert not any(any(outcomes) for stage, outcomes in tried.items() if stage is not served)
+    # A stage that failed four times is not tried a fifth time.
     assert all(len(outcomes) == 4 for outcomes in tried.values())
 
 
 @pytest.mark.usefixtures("products")
-def test_blocks_of_other_sizes_share_their_room(monkeypatch):
+def test_blocks_of_other_sizes_share_their_buffers(monkeypatch):
     words, features = draw("near words")
-    monkeypatch.setattr(bounded, "_ROWS", 32)  # 32 and 8 features
-    found = BoundedSearch(words).search(features, 5)
+    monkeypatch.setattr(int8_assignment, "_ROWS", 32)  # 32 and 8 features
+    found = Int8Assignment(words).assign(features, 5)
     assert np.array_equal(found, nearest_by_definition(words, features, 5)[1])
 
 
@@ -144,12 +144,12 @@ def test_bounds_are_those_of_products_that_do_not_overflow():
     random = np.random.default_rng(0)
     features, tiles = np.full((3, 256), 127, np.int8), np.full((2, 1024, 256), -127, np.int8)
     tiles[0, 0], tiles[1] = 127, random.integers(-127, 128, (1024, 256), np.int8)
-    chance = random.normal(size=(128, 4)).astype(np.float32), random.normal(size=(4, 3)).astype(np.float32)
+    factors = random.normal(size=(128, 4)).astype(np.float32), random.normal(size=(4, 3)).astype(np.float32)
     answers = []
     for fill in (fill_bounds, fill_slowly):
-        bounds, peaks = np.full((128, 3), np.nan, np.float32), np.full((2, 3), np.nan, np.float32)
-        fill(bounds, peaks, chance, (tiles, features), np.array([1.0, 0.5], np.float32), Room())
-        answers.append((bounds, peaks))
+        bounds, tile_maxima = (np.full((rows, 3), np.nan, np.float32) for rows in (128, 2))
+        fill(bounds, tile_maxima, factors, (tiles, features), np.array([1.0, 0.5], np.float32), ScratchBuffers())
+        answers.append((bounds, tile_maxima))
     for ours, slow in zip(*answers, strict=True):
         np.testing.assert_allclose(ours, slow, rtol=1e-6)
     assert answers[0][0].max() > 127 * 127 * 256 - 10

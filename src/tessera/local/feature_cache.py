@@ -80,7 +80,7 @@ def as_stored(features: LocalFeatures) -> LocalFeatures:
     return stored
 
 
-class FeatureStore:
+class FeatureCache:
     """Features by content and extractor, in one SQLite file. May be used from several threads.
 
     exact: keep descriptors in single precision, so that what is read back is what was made. Entries wait in memory
@@ -190,7 +190,7 @@ class FeatureStore:
                 ) from error
 
 
-def store_damage(path: Path) -> str | None:
+def find_damage(path: Path) -> str | None:
     """What is wrong with a file of features, in words; None for one that is whole or not there."""
     if not path.is_file():
         return None

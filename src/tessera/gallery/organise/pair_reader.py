@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PairMatch:
-    """Inliers of one pair, the transformation from the first to the second, and the inliers' places, M 2, in the first.
+    """Inliers of one pair, the transformation from first to second, and the inliers' positions in the first, M 2.
 
     Both pictures are unit squares here, whatever size they were compared at.
     """
@@ -74,34 +74,34 @@ class PairReader:
     def compare_pixels(
         self, pairs: Sequence[tuple[int, int]], compare: Callable[[int, Pixels, Pixels], T], nothing: T
     ) -> list[T]:
-        """What `compare` says of each pair, given its place and both pictures; `nothing` where one cannot be read."""
+        """What `compare` says of each pair, given its number and both pictures; `nothing` where one cannot be read."""
 
-        def one(place: int) -> T:
-            first, second = (self._pixels[image_id] for image_id in pairs[place])
-            return nothing if first is None or second is None else compare(place, first, second)
+        def compare_pair(pair: int) -> T:
+            first, second = (self._pixels[image_id] for image_id in pairs[pair])
+            return nothing if first is None or second is None else compare(pair, first, second)
 
         answers: list[T] = []
         with ThreadPoolExecutor(default_threads()) as pool:
             for start in range(0, len(pairs), _AT_ONCE):
                 stop = min(start + _AT_ONCE, len(pairs))
                 self._fill(self._pixels, pairs[start:stop], self._load, pool)
-                answers += pool.map(one, range(start, stop))
+                answers += pool.map(compare_pair, range(start, stop))
         return answers
 
     def _fill(
         self,
-        shelf: OrderedDict[int, Any],
+        cache: OrderedDict[int, Any],
         pairs: Iterable[tuple[int, int]],
         make: Callable[[int], Any],
         pool: ThreadPoolExecutor,
     ) -> None:
         wanted = {image_id for pair in pairs for image_id in pair}
-        for image_id in wanted & shelf.keys():
-            shelf.move_to_end(image_id)
-        lacking = sorted(wanted - shelf.keys())
-        shelf.update(zip(lacking, pool.map(make, lacking), strict=True))
-        while len(shelf) > max(_KEPT, len(wanted)):
-            shelf.popitem(last=False)
+        for image_id in wanted & cache.keys():
+            cache.move_to_end(image_id)
+        lacking = sorted(wanted - cache.keys())
+        cache.update(zip(lacking, pool.map(make, lacking), strict=True))
+        while len(cache) > max(_KEPT, len(wanted)):
+            cache.popitem(last=False)
 
     def _extract(self, image_id: int) -> LocalFeatures | None:
         picture = self._read(image_id, FEATURES_SIZE)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tessera import storage
+from tessera.local.feature_cache import FeatureCache
 from tessera.local.features import LocalFeatures
-from tessera.local.store import FeatureStore
 
 
 def features(seed: int) -> LocalFeatures:
@@ -22,7 +22,7 @@ def features(seed: int) -> LocalFeatures:
 
 def test_two_writers_of_one_file_do_not_lock_each_other_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "_BUSY_TIMEOUT_S", 0.1)
-    first, second = (FeatureStore(tmp_path / "local.sqlite", exact=True) for _ in range(2))
+    first, second = (FeatureCache(tmp_path / "local.sqlite", exact=True) for _ in range(2))
     first.put("sift", "a", features(0))  # and goes on making the next, however long that takes
     second.put("sift", "b", features(1))
     second.flush()
