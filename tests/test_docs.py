@@ -21,7 +21,7 @@ from PIL import Image
 from tessera.cli.main import app
 
 ROOT = Path(__file__).parent.parent
-GUIDE = sorted(page for page in ROOT.glob("docs/*.md") if page.name != "settings.md")  # which is generated
+GUIDE = sorted(ROOT.glob("docs/*.md"))
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),

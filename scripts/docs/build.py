@@ -15,6 +15,7 @@ import command_reference
 import http_reference
 import python_reference
 import recipe_reference
+import settings_reference
 import tables
 
 from tessera.refiners import to_markdown
@@ -25,6 +26,7 @@ REFERENCE = {
     "http.md": http_reference.make_page,
     "python.md": python_reference.make_page,
     "recipes.md": recipe_reference.make_page,
+    "settings.md": settings_reference.make_page,
 }
 
 

@@ -13,16 +13,13 @@ from __future__ import annotations
 import csv
 import os
 import re
-import tomllib
 from pathlib import Path
 
 from markup import table
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "results"
 _MARKER = re.compile(r"(<!-- table: (\S+)((?: \w+=\"[^\"]*\")*) -->\n).*?(<!-- /table -->)", re.DOTALL)
 _OPTION = re.compile(r' (\w+)="([^"]*)"')
-PROVENANCE = ("command", "commit", "machine", "seed")  # what is known of how a table was made
 
 
 def fill(text: str, page: Path) -> str:
@@ -35,12 +32,6 @@ def fill(text: str, page: Path) -> str:
     if text.count("<!-- table: ") != len(_MARKER.findall(text)):
         raise ValueError(f"{page}: a table's marker is not closed by <!-- /table -->, or its options cannot be read.")
     return _MARKER.sub(make, text)
-
-
-def read_provenance(data: Path) -> dict[str, str]:
-    """How a table was made: its section of the folder's runs.toml."""
-    runs = tomllib.loads((data.parent / "runs.toml").read_text())
-    return {key: str(value) for key, value in runs[data.stem].items()}
 
 
 def _render(data: Path, options: dict[str, str], page: Path) -> str:

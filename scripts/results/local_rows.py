@@ -274,18 +274,7 @@ def _select(
     maps: PictureMaps, row: int, outputs: Sequence[dict[str, npt.NDArray[Any]]], scales: Sequence[float]
 ) -> LocalFeatures:
     height, width = maps.shape_of(row)
-    chosen = select_strongest(outputs, scales, COUNT)
-    zoom = chosen.scales.astype(np.float32)
-    positions = (chosen.cells.astype(np.float32) + 0.5) * CELL_PX / zoom[:, None]
-    limits = np.array([width - 1, height - 1], np.float32)
-    return LocalFeatures(
-        chosen.features,
-        np.minimum(positions, limits).astype(np.float32),
-        (CELL_PX / 2 / zoom).astype(np.float32),
-        chosen.strengths,
-        None,
-        (width, height),
-    )
+    return select_strongest(outputs, scales, COUNT).to_features(CELL_PX, (width, height))
 
 
 def training_maps(bench: Bench) -> PictureMaps:

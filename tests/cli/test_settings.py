@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 
 import pytest
@@ -107,10 +106,8 @@ def test_verbose_says_what_is_read_and_errors_only_says_nothing(run, tmp_path):
     assert run("--log-level", "error", "models")[2] == ""
 
 
-def test_the_page_of_settings_is_fresh_and_complete():
-    page = (ROOT / "docs" / "settings.md").read_text()
-    made = runpy.run_path(str(ROOT / "scripts" / "settings_page.py"))["make_page"]()
-    assert page == made, "run python scripts/settings_page.py"
+def test_the_page_of_settings_is_complete():
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
     variables = {setting.variable for setting in settings_of(typer.main.get_command(app))}
     assert all(f"`{variable}`" in page for variable in variables)
     assert {"TESSERA_KEY", "TESSERA_SERVE_ROOT_PATH", "TESSERA_EVALUATE_RANKS_RANKS"} <= variables

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
 
+from tessera.bench import planar_scenes as planar
 from tessera.data.signature import make_signature, symmetry
 from tessera.local.alignment import compare_aligned, symmetry_transformation, to_unit_squares
 
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
-assert _SPEC is not None and _SPEC.loader is not None
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 SCENE = planar.paint_scene(0, (320, 240))
 
 

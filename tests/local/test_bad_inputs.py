@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -11,12 +10,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from tessera.bench import planar_scenes as planar
 from tessera.cli.main import app
 from tessera.errors import DataError, IndexingError, UsageError
-
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 
 SIZE = (160, 120)
 

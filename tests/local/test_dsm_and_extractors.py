@@ -7,23 +7,19 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from tessera.bench import planar_scenes as planar
 from tessera.cli.main import app
 from tessera.errors import ModelError, UsageError
 from tessera.local.dsm import DsmConfig, DsmExtractor, find_maxima, match_channels, verify_channels
 from tessera.local.extractors import EXTRACTORS, open_local_extractor
 from tessera.local.feature_cache import FeatureCache, decode_features, encode_features
 from tessera.local.features import LocalFeatures
-
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 
 
 @pytest.fixture(params=list(EXTRACTORS))

@@ -11,11 +11,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from tessera.bench import planar_scenes as planar
 from tessera.cli.main import app
-
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 
 
 def paint_places(folder: Path, count: int, size: tuple[int, int]) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from pathlib import Path
 
@@ -10,14 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tessera.bench import planar_scenes as planar
 from tessera.errors import MissingExtraError, UsageError
 from tessera.gallery.gallery import Gallery
 from tessera.local.feature_cache import FeatureCache
 from tessera.local.spatial_reranking import open_reranker
-
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 
 SIZE = (200, 150)
 

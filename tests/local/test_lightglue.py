@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tessera.bench import planar_scenes as planar
 from tessera.local.features import LocalFeatures
 from tessera.local.spatial_reranking import open_reranker
-
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +19,7 @@ def reranker():
     return open_reranker("lightglue")
 
 
-def test_another_view_is_verified_and_a_stranger_is_not(reranker):
+def test_another_view_is_verified_and_a_stranger_is_not(reranker, transfer_error):
     size = (160, 128)
     scene = planar.paint_scene(0, size)
     homography = planar.draw_homography(0, size)
@@ -33,7 +29,7 @@ def test_another_view_is_verified_and_a_stranger_is_not(reranker):
     )
     found = reranker.compare(first, second)
     assert found.num_inliers >= 20
-    assert planar.transfer_error(found.transformation, homography, size) < 2
+    assert transfer_error(found.transformation, homography, size) < 2
     assert reranker.count_inliers(first, [stranger, None, second]).tolist() == [0, 0, found.num_inliers]
 
 

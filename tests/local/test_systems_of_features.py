@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import tessera
+from tessera.bench import planar_scenes as planar
 from tessera.cli.main import app
 from tessera.data.leave_one_out import leave_one_out, load_labelled_source
 from tessera.errors import ConfigError, IndexingError, UsageError
@@ -24,10 +24,6 @@ from tessera.local.inverted_file import InvertedFile, KernelConfig
 from tessera.local.regions import aggregate_regions, read_regions
 from tessera.local.system import System, SystemConfig, build_system, read_config
 from tessera.local.vlad import describe_vlad
-
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 
 SIZE = (160, 120)
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from tessera.bench import planar_scenes as planar
 from tessera.errors import UsageError
 from tessera.local.features import LocalFeatures
 from tessera.local.sift import SiftExtractor
 from tessera.local.spatial_reranking import order_candidates
 from tessera.local.verification import VerificationConfig, match_features, verify
-
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parent / "planar.py")
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 
 SIZE, COUNT = (240, 180), 24
 
@@ -32,16 +26,14 @@ def views():
 
 
 @pytest.mark.parametrize("kind", ["real", "binarised"])
-def test_true_pairs_are_found_and_false_ones_are_not(views, kind):
+def test_true_pairs_are_found_and_false_ones_are_not(views, kind, transfer_error):
     first, second, homographies = views
     if kind == "binarised":
         first, second = [f.binarised() for f in first], [f.binarised() for f in second]
     least = VerificationConfig().min_inliers
     pairs = [verify(a, b) for a, b in zip(first, second, strict=True)]
     assert np.mean([pair.num_inliers >= least for pair in pairs]) >= 0.95
-    errors = [
-        planar.transfer_error(pair.transformation, true, SIZE) for pair, true in zip(pairs, homographies, strict=True)
-    ]
+    errors = [transfer_error(pair.transformation, true, SIZE) for pair, true in zip(pairs, homographies, strict=True)]
     assert np.median(errors) < 1.0
     false = [verify(first[i], second[(i + shift) % COUNT]) for i in range(COUNT) for shift in range(1, 9)]
     assert np.mean([pair.num_inliers >= least for pair in false]) <= 0.01

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +11,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from tessera.bench import planar_scenes as planar
 from tessera.cli.main import app
 from tessera.gallery.gallery import Gallery
 from tessera.refiners import EXPANSIONS, RERANKERS
 from tessera.serve.settings import Settings
-
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parents[1] / "local" / "planar.py")
-planar: Any = importlib.util.module_from_spec(_SPEC)  # type: ignore[arg-type]
-_SPEC.loader.exec_module(planar)  # type: ignore[union-attr]
 
 SIZE = (480, 360)  # well above the 128 px that the network sees: local features must come from the picture itself
 BOX = (40.0, 30.0, 400.0, 300.0)

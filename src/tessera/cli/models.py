@@ -12,16 +12,18 @@ from tessera.cli.output import print_json, print_table, say, size_text
 
 EXAMPLE = "Example: tessera models gem-r50 token-r50 token-released --measure"
 
+MeasureOption = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Count multiply-adds anew with torch's flop counter, and time a forward pass of each in turns.",
+    ),
+]
+
 
 def models(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all by default.")] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Count multiply-adds anew with torch's flop counter, and time a forward pass of each in turns.",
-        ),
-    ] = False,
+    measure: MeasureOption = False,
     json: JsonOption = False,
 ) -> None:
     """List the networks: what each is, its paper, its descriptor size, parameters, multiply-adds at 1024 x 768.

@@ -40,13 +40,7 @@ models = typer.Typer(
 @models.callback(help=listing.models.__doc__)
 def _list(
     ctx: typer.Context,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Count multiply-adds anew with torch's flop counter, and time a forward pass of each in turns.",
-        ),
-    ] = False,
+    measure: listing.MeasureOption = False,
     json: JsonOption = False,
 ) -> None:
     if ctx.invoked_subcommand is None:

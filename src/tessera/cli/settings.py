@@ -2,7 +2,7 @@
 
 What is given on the command line wins, then the environment, then the file, then the default. The commands themselves
 are the table of settings: a key of the file is an option's name, in the table of its command, or above all tables for
-every command that has it. `docs/settings.md` is made from the same walk.
+every command that has it. `docs/reference/settings.md` is made from the same walk.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def read_settings(group: Any, path: Path | None) -> dict[str, Any]:
     try:
         values = tomllib.loads(found.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"The settings file {found} cannot be read: {error}. See docs/settings.md.") from error
+        raise ConfigError(
+            f"The settings file {found} cannot be read: {error}. See docs/reference/settings.md."
+        ) from error
     return _defaults(group, values, {}, f"{found}: ")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.data.pickles import load_plain_pickle
-from tessera.errors import DataError
+from tessera.errors import DataError, TesseraError
 
 IntArray = npt.NDArray[np.int64]
 Box = tuple[float, float, float, float]
@@ -93,25 +93,33 @@ def read_box(values: Any, where: str) -> Box | None:
 
 
 def _read_lists(record: Mapping[str, Any], size: int | None, where: str) -> Mapping[str, IntArray]:
-    lists = {name: _ids(record[name], size, f"{where}, {name}") for name in LISTS if name in record}
+    lists = {name: _gallery_ids(record[name], size, f"{where}, {name}") for name in LISTS if name in record}
     if not lists:
         raise DataError(f"{where} has none of the lists easy, hard, junk.")
     return lists
 
 
-def _ids(values: Any, size: int | None, where: str) -> IntArray:
+def as_ids(values: Any, where: str, raises: type[TesseraError] = DataError) -> IntArray:
+    """One-dimensional integers, or an error that says where: a float rank or a name is a mistake, not an id."""
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise DataError(f"{where} is not a flat list of ids.") from error
+        raise raises(f"{where} is not a flat list of ids.") from error
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise DataError(f"{where} must be a flat list of whole numbers.")
+        raise raises(f"{where} must be a flat list of whole numbers, not {array.dtype} of {array.ndim} dimensions.")
+    return array.astype(np.int64)
+
+
+def _gallery_ids(values: Any, size: int | None, where: str) -> IntArray:
+    array = as_ids(values, where)
+    if not len(array):
+        return array
     if array.min() < 0 or (size is not None and array.max() >= size):
         bad = int(array.min()) if array.min() < 0 else int(array.max())
         raise DataError(f"{where} has the id {bad}, which is not in the gallery" + (f" of {size}." if size else "."))
-    return array.astype(np.int64)
+    return array
 
 
 def _names(values: Any, where: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tessera.data.ground_truth import as_ids
 from tessera.errors import EvaluationError
 
 KAPPAS = (1, 5, 10)
@@ -212,26 +213,11 @@ def score_revisited(
 
 
 def _gather(truth: Mapping[str, Any], lists: Sequence[str]) -> IntArray:
-    return np.concatenate([as_ids(truth.get(name, ()), f"list '{name}'") for name in lists])
-
-
-def as_ids(values: npt.ArrayLike, where: str) -> IntArray:
-    """One-dimensional integers, or an error that names the place: a float rank or a name is a mistake, not an id."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise EvaluationError(f"{where} is not a flat list of ids.") from error
-    if array.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise EvaluationError(
-            f"{where} must be a flat list of whole numbers, not {array.dtype} of {array.ndim} dimensions."
-        )
-    return array.astype(np.int64)
+    return np.concatenate([as_ids(truth.get(name, ()), f"list '{name}'", EvaluationError) for name in lists])
 
 
 def _check_ranking(ranking: npt.ArrayLike) -> IntArray:
-    ids = as_ids(ranking, "the ranking")
+    ids = as_ids(ranking, "the ranking", EvaluationError)
     real = ids[ids >= 0]
     values, counts = np.unique(real, return_counts=True)
     if len(values) != len(real):

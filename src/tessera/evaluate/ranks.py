@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.data.ground_truth import GroundTruth, read_ground_truth, read_json
+from tessera.data.ground_truth import GroundTruth, as_ids, read_ground_truth, read_json
 from tessera.errors import EvaluationError
 from tessera.evaluate.protocol import (
     KAPPAS,
     PROTOCOLS,
     Relevance,
     Score,
-    as_ids,
     score_protocol,
     score_rankings,
     score_revisited,
@@ -70,7 +69,7 @@ def read_ranks(path: Path | str, num_queries: int) -> list[IntArray]:
     if not isinstance(content, list) or not all(isinstance(ranking, list) for ranking in content):
         raise EvaluationError(f"{path} must hold a list of lists, one ranking a query.")
     _check_queries(path, len(content), num_queries, hint="")
-    return [as_ids(ranking, f"{path}, query {query}") for query, ranking in enumerate(content)]
+    return [as_ids(ranking, f"{path}, query {query}", EvaluationError) for query, ranking in enumerate(content)]
 
 
 def _read_columns(path: Path, num_queries: int) -> list[IntArray]:

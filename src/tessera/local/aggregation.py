@@ -76,9 +76,9 @@ def aggregate_words(
         rows = order[first[begin] : ends[end - 1]]
         residuals = np.asarray(features[rows // assignments], dtype=np.float32)
         residuals -= codebook.centroids[flat[rows]]
-        parts.append(_finish(_sum_runs(residuals, first[begin:end] - first[begin]), binary))
+        parts.append(normalise_sums(_sum_runs(residuals, first[begin:end] - first[begin]), binary))
         begin = end
-    values = np.concatenate(parts) if parts else _finish(np.zeros((0, codebook.dim), np.float32), binary)
+    values = np.concatenate(parts) if parts else normalise_sums(np.zeros((0, codebook.dim), np.float32), binary)
     image_of, word_of = np.divmod(keys[first], codebook.size)
     return Aggregate(images[image_of].astype(np.int64), word_of.astype(np.int32), values)
 
@@ -95,7 +95,8 @@ def _sum_runs(rows: Vectors, starts: npt.NDArray[np.int64]) -> Vectors:
     return sums
 
 
-def _finish(sums: Vectors, binary: bool) -> Values:
+def normalise_sums(sums: npt.NDArray[np.floating], binary: bool) -> Values:
+    """The direction of each word's sum, or its signs."""
     if binary:
         return pack_signs(sums)
     norms = np.linalg.norm(sums, axis=1, keepdims=True)

@@ -35,6 +35,20 @@ class SelectedCells:
     cells: npt.NDArray[np.int16]  # N 2: x, y on the map of the cell's own scale
     scales: npt.NDArray[np.float16]  # N
 
+    def to_features(self, stride: int, image_size: tuple[int, int]) -> LocalFeatures:
+        """The cells in pixels of an image of this width and height, from a network of this stride."""
+        zoom = self.scales.astype(np.float32)
+        positions = (self.cells.astype(np.float32) + 0.5) * stride / zoom[:, None]
+        limits = np.array(image_size, np.float32) - 1  # a map's last cell may reach over the edge
+        return LocalFeatures(
+            self.features,
+            np.minimum(positions, limits).astype(np.float32),
+            (stride / 2 / zoom).astype(np.float32),
+            self.strengths,
+            None,
+            image_size,
+        )
+
 
 def select_strongest(maps: Sequence[dict[str, npt.NDArray[Any]]], scales: Sequence[float], count: int) -> SelectedCells:
     """The `count` strongest of all scales together; fewer if there are fewer.
@@ -88,19 +102,7 @@ class BundleExtractor:
     def extract(self, image: Pixels) -> LocalFeatures:
         """Positions are centres of cells, in pixels of the image; a scale is the half side of a cell there."""
         height, width = image.shape[:2]
-        stride = self.bundle.card.stride
-        selected = self.select(image)
-        zoom = selected.scales.astype(np.float32)
-        positions = (selected.cells.astype(np.float32) + 0.5) * stride / zoom[:, None]
-        limits = np.array([width - 1, height - 1], np.float32)  # a map's last cell may reach over the edge
-        return LocalFeatures(
-            selected.features,
-            np.minimum(positions, limits).astype(np.float32),
-            (stride / 2 / zoom).astype(np.float32),
-            selected.strengths,
-            None,
-            (width, height),
-        )
+        return self.select(image).to_features(self.bundle.card.stride, (width, height))
 
     def select(self, image: Pixels) -> SelectedCells:
         """The strongest cells of an image, H W 3 uint8."""

@@ -76,10 +76,6 @@ class InvertedFile:
         return self._ids[self._live]
 
     @property
-    def num_entries(self) -> int:
-        return sum(len(segment.slots) for segment in self._segments)
-
-    @property
     def num_bytes(self) -> int:
         """What a search needs in memory, the codebook apart."""
         return sum(s.offsets.nbytes + s.slots.nbytes + s.values.nbytes for s in self._segments) + self._ids.nbytes

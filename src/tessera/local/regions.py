@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import ConfigError
-from tessera.local.aggregation import Aggregate, Values, pack_signs
+from tessera.local.aggregation import Aggregate, normalise_sums
 from tessera.local.codebook import Codebook
 
 Region = tuple[float, float, float, float]  # x0, y0, x1, y1 in fractions of width and height
@@ -55,14 +55,7 @@ def aggregate_regions(
         lengths = np.linalg.norm(of_region[present], axis=1, keepdims=True)
         sums[present] += of_region[present] / (lengths + _EPS) / np.sqrt(len(present))
     ids = np.full(len(used), image_id, np.int64)
-    return Aggregate(ids, used.astype(np.int32), _finish(sums, binary))
-
-
-def _finish(sums: npt.NDArray[np.float64], binary: bool) -> Values:
-    if binary:
-        return pack_signs(sums)
-    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    return np.asarray(sums / (lengths + _EPS), dtype=np.float32)
+    return Aggregate(ids, used.astype(np.int32), normalise_sums(sums, binary))
 
 
 def _inside(positions: npt.NDArray[np.floating], region: Region) -> npt.NDArray[np.bool_]:

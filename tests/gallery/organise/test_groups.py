@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,10 @@ import pytest
 from PIL import Image
 
 import tessera
+from tessera.bench import planar_scenes as planar
 from tessera.gallery.organise.components import connected_components, join_components
 from tessera.gallery.organise.pair_reader import PairReader
 
-_SPEC = importlib.util.spec_from_file_location("planar", Path(__file__).parents[2] / "local" / "planar.py")
-assert _SPEC is not None and _SPEC.loader is not None
-planar = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(planar)
 SIZE = (320, 240)
 
 
