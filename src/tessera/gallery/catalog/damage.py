@@ -24,8 +24,8 @@ def file_damage(catalog: Catalog) -> list[str]:
     try:
         with closing(connect(catalog.path, read_only=True)) as connection:
             rows = connection.execute("PRAGMA integrity_check(3)").fetchall()
-            if rows == [("ok",)]:
-                check_identity(connection, catalog.path)
+            if rows == [("ok",)] and check_identity(connection, catalog.path) == 0:
+                catalog.refuse_emptied()
     except sqlite3.DatabaseError as error:
         meaning = translate(error, catalog.path)
         if isinstance(meaning, StorageError | GalleryLockedError):  # out of reach, which says nothing of its content
