@@ -51,7 +51,7 @@ class Yard:
             records = gallery.images(limit=100)
             with gallery._catalog.write() as batch:
                 batch.set_groups({3: [records[1].id, records[0].id]})
-                batch.add_compared_pairs("match", {(records[0].content_hash, records[1].content_hash): 30.0})
+                batch.add_compared_pairs("match", {(str(records[0].content_hash), str(records[1].content_hash)): 30.0})
         with zipfile.ZipFile(HERE.parents[1] / "tests" / "golden" / "galleries" / "gallery-0.1.zip") as archive:
             archive.extractall(self.old)
 

@@ -152,9 +152,9 @@ class Case:
                 b'{"segments":[{"name":"../..","images":1e999,"last_id":' + b"9" * 400 + b'}],"files":{"a":[[[[]]]]}}'
             )
             large = content[:16] + b"\xff" * 64 + content[80:]
-            content = self.numbers.choice(
-                [bomb, absurd, large, b"", b"\0", b"[" * 100_000, self.numbers.randbytes(4000)]
-            )
+            garbage = self.numbers.randbytes(4000)
+            hostile = [bomb, absurd, bytes(large), b"", b"\0", b"[" * 100_000, garbage]
+            content = bytearray(self.numbers.choice(hostile))
         path.write_bytes(content)
 
         def look() -> str | None:

@@ -156,7 +156,9 @@ class Batch(Snapshot):
 
     def add_compared_pairs(self, kind: str, scores: Mapping[tuple[str, str], float]) -> None:
         """Remember how pairs of contents, by their hashes, compared; what is no longer in the gallery is forgotten."""
-        rows = [(kind, *sorted((bytes.fromhex(a), bytes.fromhex(b))), float(s)) for (a, b), s in scores.items()]
+        rows: list[tuple[str | bytes | float, ...]] = [
+            (kind, *sorted((bytes.fromhex(a), bytes.fromhex(b))), float(score)) for (a, b), score in scores.items()
+        ]
         self._connection.executemany(
             "INSERT OR REPLACE INTO pairs VALUES (?, ?, ?, ?, ?)", ((*row, row_checksum(*row)) for row in rows)
         )
