@@ -77,6 +77,10 @@ class Snapshot:
         """Grows with every change, so that a reader can tell whether what it holds is stale."""
         return int(self.setting("generation", 0))
 
+    def query(self, statement: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
+        """The rows of a statement, for those who read in ways of their own (`catalog.browsing`)."""
+        return self._connection.execute(statement, parameters)
+
     def setting(self, key: str, default: Any = None) -> Any:
         row = self._connection.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
         return default if row is None else row[0]
