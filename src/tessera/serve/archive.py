@@ -15,11 +15,14 @@ class _Sink:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
-    def write(self, content: bytes) -> int:
+    def write(self, content: bytes, /) -> int:
         self._pieces.append(bytes(content))
         return len(content)
 
     def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def take(self) -> bytes:
@@ -33,7 +36,7 @@ def pack(read: Callable[[int], tuple[bytes, str]], ids: Sequence[int]) -> Iterat
     sink = _Sink()
     taken: set[str] = set()
     missing: list[str] = []
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as packed:  # type: ignore[arg-type]
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as packed:
         for image_id in ids:
             try:
                 content, name = read(image_id)
