@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tessera.errors import GalleryDamagedError, GalleryError
 from tessera.gallery.catalog.batch import Batch
-from tessera.gallery.catalog.filters import distance_m, number
+from tessera.gallery.catalog.filters import contains, distance_m, file_name, number
 from tessera.gallery.catalog.schema import (
     FrozenConnection,
     check_identity,
@@ -191,6 +191,8 @@ class Catalog:
                 self._check_uuid(connection)
                 connection.create_function("tessera_number", 1, number, deterministic=True)
                 connection.create_function("tessera_distance", 4, distance_m, deterministic=True)
+                connection.create_function("tessera_name", 1, file_name, deterministic=True)
+                connection.create_function("tessera_contains", 2, contains, deterministic=True)
             except BaseException:
                 connection.close()
                 raise

@@ -77,6 +77,10 @@ class Snapshot:
         """Grows with every change, so that a reader can tell whether what it holds is stale."""
         return self.counter("generation")
 
+    def query(self, statement: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
+        """The rows of a statement, for those who read in ways of their own (`catalog.browsing`)."""
+        return self._connection.execute(statement, parameters)
+
     def setting(self, key: str, default: Any = None) -> Any:
         # As bytes, since a damaged text may be none any more: `check` must be able to say so.
         value = "iif(typeof(value) = 'text', CAST(value AS BLOB), value)"
