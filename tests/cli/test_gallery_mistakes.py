@@ -327,6 +327,11 @@ def test_ctrl_c_is_said_and_keeps_what_was_stored(tmp_path: Path, small_bundle: 
     for seed in range(2000):
         painter(tmp_path / "photos" / f"{seed}.png", seed, size=(320, 240))
     command = [sys.executable, "-m", "tessera.cli.main", "index", "photos", "--model", str(small_bundle)]
+    # A run in the background of a script ignores interrupts, and its children would inherit that.
+    heeding = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", heeding, *command]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not _stored(tmp_path):
             time.sleep(0.01)

@@ -144,3 +144,40 @@ def test_an_edit_that_keeps_size_and_time_is_found_by_a_deep_check(filled: Path,
         assert gallery.check(deep=True, repair=True).ok
         gallery.index(photo_folder)
         assert [finding.kind for finding in gallery.check(deep=True).findings] == ["note"]
+
+
+def test_a_damaged_card_is_damage_and_a_bundle_elsewhere_a_note(
+    filled: Path, small_bundle: Path, tmp_path: Path
+) -> None:
+    own = Path(shutil.copytree(small_bundle, tmp_path / "own"))
+    change(filled, "UPDATE settings SET value = ? WHERE key = 'model'", str(own))
+    with tessera.Gallery(filled) as gallery:
+        gallery.check(repair=True)
+        assert gallery.check().ok
+    content = (own / "model.json").read_bytes()
+    (own / "model.json").write_bytes(content.replace(b'"kind"', b'"kine"', 1))
+    with tessera.Gallery(filled) as gallery:
+        assert not gallery.check().ok
+    shutil.rmtree(own)
+    with tessera.Gallery(filled) as gallery:
+        report = gallery.check()
+        assert report.ok
+        assert report.findings[0].kind == "note"
+
+
+@pytest.mark.parametrize("name", ["images.npz", "postings.faiss", "postings.json", "manifest.json"])
+def test_a_flipped_bit_in_the_inverted_file_decides_no_answer(filled: Path, photo_folder: Path, name: str) -> None:
+    with tessera.Gallery(filled) as gallery:
+        expected = [(hit.path, hit.score) for hit in gallery.search(photo_folder / "photo0.png", 8)]
+    (path,) = (filled / "postings").rglob(name)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), max(1, len(whole) // 12)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with tessera.Gallery(filled) as gallery:
+            assert [(hit.path, hit.score) for hit in gallery.search(photo_folder / "photo0.png", 8)] == expected, place
+            assert not gallery.check().ok, place
+        path.write_bytes(whole)
+    path.write_bytes(whole[:-1])
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.check(repair=True).ok
+        assert gallery.check().ok

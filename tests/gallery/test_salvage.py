@@ -251,3 +251,128 @@ def test_what_is_no_database_at_all_is_said(filled: Path) -> None:
             assert "Nothing could be read" in str(error)
         except TesseraError as error:
             pytest.fail(str(error))
+
+
+def dump(folder: Path) -> dict[str, list[object]]:
+    """What people would miss: facts, groups, metadata, and what was removed on purpose."""
+    with closing(sqlite3.connect(folder / NAME)) as connection:
+        images = "SELECT path, metadata, facts, sidecar_ns, group_id, group_rank FROM images ORDER BY path"
+        return {
+            "images": connection.execute(images).fetchall(),
+            "ignored": connection.execute("SELECT path, hash FROM ignored ORDER BY path").fetchall(),
+            "pairs": connection.execute("SELECT kind, first, second, score FROM pairs").fetchall(),
+            "signatures": connection.execute("SELECT hash, signature FROM contents ORDER BY hash").fetchall(),
+        }
+
+
+@pytest.fixture
+def rich(filled: Path, photo_folder: Path) -> Path:
+    """The gallery of eight with one removed, a folder that is passed over, groups, pairs and facts."""
+    with tessera.Gallery(filled) as gallery:
+        gallery.remove(photo_folder / "photo6.png")
+        gallery.ignore(photo_folder / "not-here")
+        records = gallery.images()
+        with gallery._catalog.write() as batch:
+            batch.set_groups({4: [records[2].id, records[0].id]})
+            batch.add_compared_pairs("match", {(str(records[0].content_hash), str(records[2].content_hash)): 33.0})
+            batch._connection.execute('UPDATE images SET facts = \'{"camera":"X100"}\' WHERE id = 2')
+            batch._seal("images.facts_checksum", "id = 2")
+        assert gallery.check().ok
+    return filled
+
+
+def test_groups_facts_and_what_was_removed_are_saved(rich: Path, photo_folder: Path) -> None:
+    before = dump(rich)
+    with closing(sqlite3.connect(rich / NAME)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("UPDATE images SET state = 'oj' WHERE id = 3")
+        connection.commit()
+    (finding,) = check_catalog_file(rich, repair=True)
+    assert finding.repaired
+    assert dump(rich) == before
+    with tessera.Gallery(rich) as gallery:
+        assert gallery.check(repair=True).ok
+        assert gallery.count("camera=X100") == 1
+        assert gallery.index(photo_folder).images == 7  # what was removed stays away
+
+
+def test_an_image_whose_descriptor_is_lost_keeps_its_metadata(rich: Path, photo_folder: Path) -> None:
+    before = dump(rich)
+    with closing(sqlite3.connect(rich / NAME)) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("UPDATE images SET state = 'oj' WHERE id = 3")
+        connection.execute("UPDATE contents SET hash = substr(hash, 1, 31) || x'00' WHERE id = 2")
+        connection.commit()
+    check_catalog_file(rich, repair=True)
+    with tessera.Gallery(rich) as gallery:
+        assert gallery.check(repair=True).ok
+        assert gallery.index(photo_folder).images == 7
+    assert [row[:2] for row in dump(rich)["images"]] == [row[:2] for row in before["images"]]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "PRAGMA user_version = 4",
+        "PRAGMA user_version = 22",
+        "PRAGMA user_version = 0",
+        "PRAGMA application_id = 1413829458",
+        "UPDATE sqlite_master SET sql = replace(sql, 'checksum', 'chacksum') WHERE name = 'images'",
+        "UPDATE sqlite_master SET sql = replace(sql, 'metadata', 'metadaua') WHERE name = 'images'",
+        "UPDATE sqlite_master SET name = 'iggored', tbl_name = 'iggored' WHERE name = 'ignored'",
+    ],
+)
+def test_a_bit_in_the_head_or_in_the_schema_is_damage_and_is_repaired(rich: Path, damage: str) -> None:
+    before = dump(rich)
+    with closing(sqlite3.connect(rich / NAME)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(damage)
+        connection.commit()
+    with pytest.raises(GalleryDamagedError, match="check --repair"):
+        tessera.Gallery(rich)
+    assert [finding.repaired for finding in check_catalog_file(rich, repair=True)] == [True]
+    found = dump(rich)
+    if "iggored" in damage:  # a table that nobody knows any more, whose rows still have their checksums
+        assert found["images"] == before["images"]
+    else:
+        assert found == before
+
+
+@pytest.mark.parametrize(
+    ("change", "about"),
+    [
+        ('UPDATE images SET facts = \'{"camera":"X101"}\' WHERE id = 2', "say of themselves"),
+        ("UPDATE images SET group_id = 5 WHERE id = 1", "groups"),
+        ("UPDATE images SET metadata = CAST(metadata AS BLOB) WHERE id = 2", "metadata"),
+        ("UPDATE contents SET descriptor = CAST(descriptor AS TEXT) WHERE id = 2", "descriptor"),
+        ("UPDATE contents SET signature = zeroblob(256) WHERE id = 2", "signatures"),
+        ("UPDATE ignored SET hash = zeroblob(32) WHERE hash IS NOT NULL", "passes over"),
+        ("UPDATE pairs SET score = 34.0", "pairs"),
+        ("UPDATE removals SET id = id - 1", "removed lately"),
+        ("UPDATE sqlite_sequence SET seq = 3", "counter"),
+        ("DELETE FROM sqlite_sequence", "counter"),
+        ("UPDATE settings SET value = NULL WHERE key = 'generation'", "generation"),
+        ("UPDATE settings SET value = CAST(x'ff66616973' AS TEXT) WHERE key = 'engine'", "engine"),
+        ("UPDATE settings SET key = 'dhm' WHERE key = 'dim'", "dim"),
+    ],
+)
+def test_damage_in_every_table_is_found_and_repaired(
+    rich: Path, photo_folder: Path, painter: Painter, change: str, about: str
+) -> None:
+    with tessera.Gallery(rich) as gallery:  # a removal that the saved index does not know yet
+        gallery.index(photo_folder)
+        with gallery._catalog.write() as batch:
+            batch.remove([gallery.images()[-1].id])
+    with closing(sqlite3.connect(rich / NAME)) as connection:
+        assert connection.execute(change).rowcount > 0
+        connection.commit()
+    with tessera.Gallery(rich) as gallery:
+        messages = [finding.message for finding in gallery.check(repair=True).findings]
+        assert any(about in message for message in messages), messages
+    with tessera.Gallery(rich) as gallery:
+        assert gallery.check().ok
+        gallery.index(photo_folder)
+        gallery.index(painter(photo_folder / "new.png", 77))
+        assert gallery.search(photo_folder / "new.png", 1)[0].path == str(photo_folder / "new.png")
+        assert gallery.search(photo_folder / "photo0.png", 1)[0].path == str(photo_folder / "photo0.png")
+        assert gallery.check().ok

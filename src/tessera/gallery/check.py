@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from tessera.errors import BundleDamagedError, GalleryLockedError, ModelError, StorageError
+from tessera.errors import BundleDamagedError, ModelError
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
+from tessera.gallery.catalog.damage import file_damage, row_damage
 from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.catalog.paths import from_blob, printable, to_blob
 from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished, salvage_catalog
-from tessera.gallery.catalog.schema import connect, translate
-from tessera.gallery.catalog.snapshot import decode_descriptors
 from tessera.gallery.ingest.local_describer import fill_local_features
 from tessera.gallery.ingest.sources import look_at
 from tessera.gallery.store import LOCAL_NAME, Store
@@ -27,7 +21,6 @@ from tessera.storage import hash_file, set_aside
 
 _SHOWN_FILES = 20
 _PAGE_ROWS = 1000
-_NORM_TOLERANCE = 0.01  # half precision leaves a unit descriptor far closer than this
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,7 @@ def check_catalog_file(gallery_dir: Path, *, repair: bool) -> list[Finding]:
         return [finished, *check_catalog_file(gallery_dir, repair=True)]
     if not catalog.path.is_file():
         return []
-    damage = catalog_damage(catalog)
+    damage = file_damage(catalog)
     if not damage or not repair:
         return [Finding("damage", message) for message in damage]
     with writer_lock(gallery_dir):
@@ -89,7 +82,7 @@ def check_gallery(store: Store, *, repair: bool, deep: bool = False) -> CheckRep
     deep: read every picture's file, too.
     """
     report = CheckReport(_model_findings(store))
-    for message in _content_damage(store.catalog, repair=repair):
+    for message in row_damage(store.catalog, repair=repair):
         report.findings.append(Finding("damage", message, repair))
     if repair and report.findings:
         store.forget_engine()  # what it was opened with may have been damaged
@@ -136,7 +129,9 @@ def _model_findings(store: Store) -> list[Finding]:
     except BundleDamagedError as error:
         return [Finding("damage", str(error))]
     except ModelError as error:
-        return [Finding("note", str(error))]
+        with store.catalog.read() as snapshot:
+            is_there = (Path(store.model_of(snapshot)) / "model.json").is_file()
+        return [Finding("damage" if is_there else "note", str(error))]
     return []
 
 
@@ -153,63 +148,6 @@ def _local_findings(store: Store, *, repair: bool) -> list[Finding]:
             set_aside(path)
     again = " Repaired, they are made again by `tessera index --local`, or by the searches that need them."
     return [Finding("damage", damage + again, repair)]
-
-
-def catalog_damage(catalog: Catalog) -> list[str]:
-    """What SQLite itself finds wrong with the file."""
-    try:
-        with closing(connect(catalog.path, read_only=True)) as connection:
-            rows = connection.execute("PRAGMA integrity_check(3)").fetchall()
-    except sqlite3.DatabaseError as error:
-        meaning = translate(error, catalog.path)
-        if isinstance(meaning, StorageError | GalleryLockedError):  # out of reach, which says nothing of its content
-            raise meaning from error
-        return [f"The catalogue {catalog.path} is damaged: {error}."]
-    if rows != [("ok",)]:
-        return [f"The catalogue {catalog.path} is damaged: {rows[0][0].splitlines()[0]}."]
-    return []
-
-
-def _content_damage(catalog: Catalog, *, repair: bool) -> Iterator[str]:
-    """Rows that cannot be right. Repaired, what they held is described again by the next `index`."""
-    with catalog.read() as snapshot:
-        settings = snapshot.damaged_rows("settings")
-        dim = int((snapshot.commonest_model()[1] if "dim" in settings else snapshot.setting("dim", 0)) or 0)
-        damaged = {table: snapshot.damaged_rows(table) for table in ("contents", "images")}
-        wrong = [content_id for part in snapshot.stream_blobs() for content_id, blob in part if not _is_unit(blob, dim)]
-        unusable = {*damaged["contents"], *wrong}
-        lost = {*snapshot.images_of(unusable), *snapshot.images_without_content()} - {*damaged["images"]}
-        counted, kept = snapshot.count_searchable(), snapshot.searchable
-    if repair and (settings or unusable or lost or damaged["images"]):
-        with catalog.write() as batch:
-            batch.remove(damaged["images"])
-            batch.forget_descriptors(sorted(lost))
-            batch.delete_contents(sorted(unusable))
-            batch.restore_settings(settings)
-    if settings:
-        yield f"The settings {', '.join(map(repr, settings))} do not have their checksums."
-    if damaged["images"]:
-        yield (
-            f"{len(damaged['images'])} images have paths or metadata that do not have their checksums. Repaired, they "
-            "are taken out; the next `tessera index` finds their files again."
-        )
-    if lost or unusable:
-        yield (
-            f"{len(lost)} images have a descriptor that is missing, damaged or no unit vector of {dim} numbers. "
-            "Repaired, they are described again by the next `tessera index`."
-        )
-    if counted != kept:
-        if repair:
-            with catalog.write() as batch:
-                batch.set("searchable", batch.count_searchable())
-        yield f"The catalogue counts {kept} images, but holds {counted}."
-
-
-def _is_unit(blob: bytes, dim: int) -> bool:
-    if len(blob) != 2 * dim:
-        return False
-    norm = float(np.linalg.norm(decode_descriptors([blob])[0].astype(np.float32)))
-    return abs(norm - 1.0) < _NORM_TOLERANCE
 
 
 def _advice(store: Store) -> list[str]:

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from tessera.data.boxes import Box
 from tessera.data.images import DEFAULT_LIMITS, Limits
 from tessera.errors import GalleryError, TesseraError, UsageError
+from tessera.gallery.catalog import browsing
 from tessera.gallery.catalog.batch import Batch
+from tessera.gallery.catalog.browsing import Place
 from tessera.gallery.catalog.catalog import CATALOG_NAME
 from tessera.gallery.catalog.filters import Where, parse_where
 from tessera.gallery.catalog.metadata import encode_metadata
@@ -303,14 +305,21 @@ class Gallery:
             batch.unignore(to_blob(path))
 
     def duplicates(
-        self, *, where: Where | None = None, progress: Callable[[int, int], None] = lambda *_: None
+        self,
+        *,
+        where: Where | None = None,
+        renew: bool = True,
+        progress: Callable[[int, int], None] = lambda *_: None,
     ) -> list[CopyGroup]:
         """Exact and near copies (resized, recompressed, cropped, turned, framed, written on), in groups.
 
-        Of each group, which picture to keep and why. where: only among images that meet these conditions.
+        Of each group, which picture to keep and why. where: only among images that meet these conditions. renew False:
+        compare nothing, and give what is known from the last time.
         """
-        from tessera.gallery.organise.duplicates import find_duplicates
+        from tessera.gallery.organise.duplicates import find_duplicates, read_duplicates
 
+        if not renew:
+            return read_duplicates(self._store, self._matching(where))
         with self._store.write():
             return find_duplicates(self._store, self._matching(where), progress)
 
@@ -326,6 +335,28 @@ class Gallery:
             return read_groups(self._store)
         with self._store.write():
             return find_groups(self._store, progress)
+
+    def take_apart(self, ids: Iterable[int]) -> None:
+        """Say that these images are no copies of each other: `duplicates` does not join them again."""
+        from tessera.gallery.organise.apart import take_apart
+        from tessera.gallery.organise.duplicates import PAIR_KIND
+
+        with self._store.write():
+            take_apart(self._store, PAIR_KIND, [int(image_id) for image_id in ids])
+
+    def leave_group(self, image_id: int) -> None:
+        """Say that an image does not show what its group shows: it leaves, and `groups` does not join them again."""
+        from tessera.gallery.organise.apart import take_apart
+        from tessera.gallery.organise.groups import PAIR_KIND, join_groups, read_groups
+
+        with self._store.write():
+            for group in read_groups(self._store):
+                members = [record.id for record in group.images]
+                if image_id in members:
+                    take_apart(self._store, PAIR_KIND, [other for other in members if other != image_id], image_id)
+                    join_groups(self._store)
+                    return
+            raise UsageError(f"The image {image_id} is in no group.")
 
     def explain(self, query: Query, image_id: int, *, box: Box | None = None) -> Any:
         """Why an image of the gallery resembles a query: which tokens look where, and what each pair of them added."""
@@ -436,11 +467,31 @@ class Gallery:
         with self._catalog.read() as snapshot:
             return snapshot.count_matching(conditions)
 
-    def images(self, *, after_id: int = 0, limit: int = 100, where: Where | None = None) -> list[Record]:
-        """A page of images in the order of their ids; go on with `after_id` of the last one."""
+    def images(
+        self, *, after_id: int = 0, limit: int = 100, where: Where | None = None, order: str = "added"
+    ) -> list[Record]:
+        """A page of images; go on with `after_id` of the last one. order: added, newest, oldest or name."""
         conditions = parse_where(where)
         with self._catalog.read() as snapshot:
-            return snapshot.page(after_id=after_id, limit=limit, state="ok", conditions=conditions)
+            if order == "added":
+                return snapshot.page(after_id=after_id, limit=limit, state="ok", conditions=conditions)
+            return browsing.sorted_page(snapshot, order=order, after_id=after_id, limit=limit, conditions=conditions)
+
+    def months(self, where: Where | None = None) -> dict[str, int]:
+        """How many images are from each month, the last first; "" for those without a date."""
+        conditions = parse_where(where)
+        with self._catalog.read() as snapshot:
+            return browsing.count_by_month(snapshot, conditions)
+
+    def folders(self) -> dict[str, int]:
+        """How many images lie in or below each folder, as `where="folder=…"` takes it."""
+        with self._catalog.read() as snapshot:
+            return browsing.count_by_folder(snapshot, to_blob(self.path))
+
+    def places(self, most: int = 100) -> list[Place]:
+        """Where photos were taken, to some two kilometres, those with most photos first."""
+        with self._catalog.read() as snapshot:
+            return browsing.find_places(snapshot, most)
 
     def failures(self, *, after_id: int = 0, limit: int = 100) -> list[Record]:
         """A page of the pictures that could not be read; `error` says why."""

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +115,7 @@ class Postings:
             lists = faiss.read_index_binary(str(folder / LISTS_NAME), faiss.IO_FLAG_MMAP)
             with np.load(folder / IMAGES_NAME, allow_pickle=False) as arrays:
                 ids, norms = arrays["ids"], arrays["norms"]
-        except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, BadZipFile) as error:
             raise IndexingError(f"The inverted file in {folder} cannot be read: {error}.") from error
         if not isinstance(lists, faiss.IndexBinaryIVF) or lists.nlist != postings.num_words or len(ids) != len(norms):
             raise IndexingError(f"The inverted file in {folder} does not fit its own description.")
@@ -127,7 +128,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         state = json.loads((folder / _STATE_NAME).read_bytes())
     except (OSError, ValueError) as error:
         raise IndexingError(f"The inverted file in {folder} is missing or was not finished.") from error
-    if not isinstance(state, dict):
+    if not isinstance(state, dict) or not isinstance(state.get("files"), dict):
         raise IndexingError(f"The inverted file in {folder} is damaged.")
     return state
 

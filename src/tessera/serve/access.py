@@ -80,12 +80,26 @@ async def require_reader(request: Request) -> None:
     raise ProblemError(401, "This service asks for a key: send it as `Authorization: Bearer KEY`.", _CHALLENGE)
 
 
+async def require_own_machine(request: Request) -> None:
+    """For what only whoever sits at this machine may ask, and no page of another origin that they visit."""
+    settings: Settings = request.app.state.settings
+    if not settings.is_own_machine:
+        raise ProblemError(403, "This is for the machine that the service runs on, where it answers that one alone.")
+    _refuse_other_origins(request)
+
+
+async def require_organiser(request: Request) -> None:
+    """For finding groups and copies, and taking them apart: the writer, or whoever sits at this machine."""
+    settings: Settings = request.app.state.settings
+    await (require_own_machine if settings.is_own_machine else require_writer)(request)
+
+
 async def require_writer(request: Request) -> None:
     settings: Settings = request.app.state.settings
     if settings.writer_key is None:
-        raise ProblemError(403, "This service was started without a writer's key, so nothing can be added or removed.")
+        raise ProblemError(403, "This service was started without a writer's key, so nothing can be changed.")
     if _role(request) != "writer":
-        raise ProblemError(401, "Adding and removing need the writer's key.", _CHALLENGE)
+        raise ProblemError(401, "Adding, removing and sorting need the writer's key.", _CHALLENGE)
 
 
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}

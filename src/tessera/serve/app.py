@@ -12,8 +12,10 @@ from tessera import __version__
 from tessera.extract.runtime import default_threads
 from tessera.serve import openapi, problems
 from tessera.serve.access import Sessions
+from tessera.serve.gallery_routes import gallery_routes
 from tessera.serve.metrics import Metrics
 from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts, UnderPrefix
+from tessera.serve.organising_routes import organising_routes
 from tessera.serve.routes import api
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
@@ -57,7 +59,8 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(app)
     openapi.install(app)
     app.include_router(status_routes)
-    app.include_router(api)
+    for routes in (api, gallery_routes, organising_routes):
+        app.include_router(routes)
 
     @app.get("/", include_in_schema=False)
     @app.get("/{name}", include_in_schema=False)

@@ -16,7 +16,7 @@ Find the same place or object in one gallery of pictures, and see why.
 
 Search with a picture (`POST /api/search`) or with one of the gallery (`GET /api/images/{image_id}/search`), with a box
 on either; then ask why a hit was found (`POST /api/explain/{image_id}`). Pictures are known by ids; no address of this
-API takes or gives a path.
+API takes a path, and one gives it, to the service's own machine.
 
 **Keys.** Where the service was started with a key, every address but `/health` and `/ready` asks for it, as
 `Authorization: Bearer KEY`. Adding and removing ask for the writer's key.
@@ -28,6 +28,7 @@ TAGS = [
     {"name": "search", "description": "Find pictures of the same place or object."},
     {"name": "why", "description": "What made two pictures similar, token by token; it adds up to the score."},
     {"name": "gallery", "description": "Look at what the gallery holds."},
+    {"name": "organise", "description": "Groups of photos of one thing, and copies; nothing is moved or removed."},
     {"name": "write", "description": "Add and remove, with the writer's key."},
     {"name": "service", "description": "For those who run the service."},
 ]
@@ -43,7 +44,7 @@ _WRITE: list[dict[str, list[str]]] = [{"writer_key": []}]
 _PROBLEMS = {
     400: "The body is no form, or ended before it was complete.",
     401: "A key is needed, or the one given is not accepted.",
-    403: "The service was started without a writer's key, so nobody can write.",
+    403: "The service was started without a writer's key, so nobody can write; or asked from elsewhere.",
     404: "There is no such picture.",
     408: "The body did not arrive in time.",
     409: "The gallery was changed by somebody else meanwhile. Try again.",

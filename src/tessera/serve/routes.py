@@ -1,9 +1,8 @@
-"""The API's addresses. Each route reads its request, calls the service in a thread, and gives the answer's schema."""
+"""Searching, explaining and writing over HTTP. Each route reads its request and calls the service in a thread."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,17 +24,12 @@ from tessera.serve.settings import Settings
 from tessera.serve.worker_pools import WorkerPools
 
 MAX_ID = 2**63 - 1
-PAGE_LIMIT = 500
-CACHE = "private, max-age=60, stale-while-revalidate=604800"  # a picture may change and keep its id
 
 # How an address may fail. Any may be asked without the key, too often or too early.
 ANY = problems(401, 429, 503, 504)
 VALUES = problems(422)
 UPLOAD = problems(400, 408, 413, 415, 422)
 ONE = problems(404, 422)
-PICTURE = {200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}}, 304: {}} | problems(
-    410
-)
 WRITE = problems(403, 409, 507)
 
 api = APIRouter(prefix="/api", dependencies=[Depends(require_reader)], responses=ANY)
@@ -189,94 +183,10 @@ async def explain_images(
     return await at.run_network(at.service.explain, image_id, optional_box(query.box), other_id)
 
 
-@api.get("/images", response_model=schemas.ImagePage, responses=VALUES, tags=["gallery"], summary="Browse the gallery")
-async def browse(
-    request: Request,
-    after: Annotated[int, Query(ge=0, le=MAX_ID, description="`next` of the page before.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT, description="Pictures a page.")] = 60,
-    where: Annotated[
-        list[schemas.Filter] | None, Query(description=schemas.WHERE, max_length=schemas.MAX_FILTERS)
-    ] = None,
-) -> Any:
-    """Pictures in the order in which they were added, a page at a time."""
-    at = Serving.of(request)
-    return await at.pools.run("files", at.service.browse, after=after, limit=limit, where=where or [])
-
-
-@api.get(
-    "/images/{image_id}",
-    response_model=schemas.Image,
-    responses=ONE,
-    tags=["gallery"],
-    summary="One picture's record",
-)
-async def image(request: Request, image_id: ImageId) -> Any:
-    at = Serving.of(request)
-    return await at.pools.run("files", at.service.image, image_id)
-
-
-@api.get(
-    "/images/{image_id}/thumbnail",
-    tags=["gallery"],
-    response_class=Response,
-    responses=ONE | PICTURE,
-    summary="A small JPEG",
-)
-async def thumbnail(request: Request, image_id: ImageId) -> Response:
-    """At most 384 pixels a side, upright. Has an ETag."""
-    at = Serving.of(request)
-    return _picture(request, *await at.pools.run("files", at.service.thumbnail, image_id))
-
-
-@api.get(
-    "/images/{image_id}/file",
-    tags=["gallery"],
-    response_class=Response,
-    responses=ONE | PICTURE,
-    summary="A JPEG for the screen",
-)
-async def image_file(request: Request, image_id: ImageId) -> Response:
-    """At most 1600 pixels a side, upright. Has an ETag. Boxes are in pixels of the picture itself, not of this one."""
-    at = Serving.of(request)
-    return _picture(request, *await at.pools.run("files", at.service.display, image_id))
-
-
-def _picture(request: Request, content: bytes, tag: str) -> Response:
-    headers = {"ETag": f'"{tag}"', "Cache-Control": CACHE}
-    if headers["ETag"] in request.headers.get("if-none-match", ""):  # one of several, or a weak one
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type="image/jpeg", headers=headers)
-
-
-@api.get("/facets", response_model=schemas.Facets, tags=["gallery"], summary="Metadata to filter by")
-async def facets(request: Request) -> Any:
-    """For `where`: the keys that pictures have, and each one's most frequent values."""
-    at = Serving.of(request)
-    return {"facets": await at.pools.run("files", at.service.facets)}
-
-
 @api.get("/refiners", response_model=schemas.Refiners, tags=["search"], summary="What may follow a search")
 async def refiners(request: Request) -> Any:
     """Expansions and re-rankings, and which of them this service can do."""
     return {"refiners": [entry.to_json() for entry in all_refiners()]}
-
-
-@api.get(
-    "/code",
-    tags=["gallery"],
-    response_class=Response,
-    responses=VALUES | {200: {"content": {"image/svg+xml": {"schema": {"type": "string"}}}}},
-    summary="A link as a QR code",
-)
-async def code(
-    text: Annotated[str, Query(min_length=1, max_length=1000, description="What the code is to say.")],
-) -> Response:
-    """For the page: so that a phone can open what is on the screen."""
-    import segno
-
-    drawing = io.BytesIO()
-    segno.make_qr(text, error="l").save(drawing, kind="svg", scale=8, light="#fff", xmldecl=False)
-    return Response(drawing.getvalue(), media_type="image/svg+xml")
 
 
 @api.get("/stats", response_model=schemas.Stats, tags=["gallery"], summary="What the gallery holds")

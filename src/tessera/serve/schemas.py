@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from fastapi import UploadFile
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from tessera.errors import UsageError
 from tessera.refiners import EXPANSIONS, RERANKERS, describe_choices
 
 if TYPE_CHECKING:
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
 else:  # the names of the tables, so that the schema lists them
     Expansion, Reranking = Literal[tuple(EXPANSIONS)], Literal[tuple(RERANKERS)]
 
-WHERE = "A filter by metadata: `KEY=VALUE`, or with !=, >=, <=, > or <. May be repeated; all must hold."
+WHERE = (
+    "A filter by metadata: `KEY=VALUE`, or with !=, >=, <=, >, < or ~ (contains). `folder`, `name`, `width`, `height` "
+    "and `bytes` are known of every picture; `near=LATITUDE,LONGITUDE,2km` is a place. May be repeated; all must hold."
+)
 
 
 MAX_FILTERS = 32
@@ -123,11 +128,115 @@ class ImagePage(BaseModel):
     next: int | None = Field(description="Give it as `after` to get the next page; null at the end.")
 
 
+class Place(BaseModel):
+    """Where several pictures were taken."""
+
+    model_config = _like(latitude=41.89, longitude=12.49, images=34, cover=17)
+    latitude: float = Field(description="The pictures' mean.")
+    longitude: float
+    images: int
+    cover: int = Field(description="The id of one of them.")
+
+
 class Facets(BaseModel):
     """What pictures can be filtered by."""
 
-    model_config = _like(facets={"place": ["Paris", "Rome"], "year": ["1990", "1991"]})
-    facets: dict[str, list[str]] = Field(description="Metadata keys, and their most frequent values.")
+    model_config = _like(
+        facets={"folder": ["2019", "2019/Rome"], "camera": ["Nikon D70"]},
+        counts={"folder": {"2019": 120, "2019/Rome": 34}, "camera": {"Nikon D70": 51}},
+        places=[{"latitude": 41.89, "longitude": 12.49, "images": 34, "cover": 17}],
+    )
+    facets: dict[str, list[str]] = Field(description="Folders, metadata keys, and their most frequent values.")
+    counts: dict[str, dict[str, int]] = Field(description="How many pictures have each of these values.")
+    places: list[Place] = Field(description="Where most pictures were taken, to some two kilometres.")
+
+
+class Month(BaseModel):
+    model_config = _like(month="2019-06", images=34)
+    month: str = Field(description="Year and month.")
+    images: int
+
+
+class Months(BaseModel):
+    """When pictures were taken."""
+
+    months: list[Month] = Field(description="The last first; those without pictures are left out.")
+    undated: int = Field(description="Pictures without a date.")
+
+
+class FilePath(BaseModel):
+    model_config = _like(path="/home/ada/photos/tower.jpg")
+    path: str
+
+
+class Group(BaseModel):
+    """Photos of the same place or thing."""
+
+    model_config = _like(id=3, images=[_IMAGE])
+    id: int = Field(description="Stays as long as most of its photos do.")
+    images: list[Image] = Field(description="The cover first.")
+
+
+class Groups(BaseModel):
+    groups: list[Group] = Field(description="The largest first.")
+    total: int = Field(description="How many groups there are.")
+    images: int = Field(description="How many photos are in a group.")
+
+
+class Kept(Image):
+    """The picture to keep of its copies."""
+
+    model_config = _like(bytes=812345, **_IMAGE)
+    bytes: int = Field(description="Of the file.")
+
+
+class Copy(Kept):
+    """A copy of the picture to keep."""
+
+    model_config = _like(kind="near", agreement=0.981, bytes=112345, **_IMAGE)
+    kind: Literal["exact", "near"] = Field(description="Exact: byte for byte.")
+    agreement: float = Field(description="Correlation of the pixels, laid over each other.")
+
+
+class CopyGroup(BaseModel):
+    """A picture and its copies."""
+
+    keep: Kept
+    reason: str = Field(description="Why this one is to be kept.")
+    copies: list[Copy]
+
+
+class Duplicates(BaseModel):
+    groups: list[CopyGroup] = Field(description="Those with most copies first.")
+    total: int = Field(description="How many groups there are.")
+    copies: int = Field(description="How many copies there are in all.")
+    bytes: int = Field(description="What the copies take on disk.")
+
+
+class Organising(BaseModel):
+    """What is being found."""
+
+    model_config = _like(finding="groups", done=512, total=7973, failure="")
+    finding: Literal["groups", "duplicates"] | None = Field(description="Null when nothing is.")
+    done: int = Field(description="Pairs of pictures that were compared.")
+    total: int = Field(description="Pairs to compare; 0 until they are counted.")
+    failure: str = Field(description="Why the last one found nothing; empty if all went well.")
+
+
+class ImageIds(BaseModel):
+    model_config = _like(ids=[17, 23])
+    ids: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] = Field(min_length=1, max_length=500)
+
+
+def parse_ids(text: str, most: int) -> list[int]:
+    """Distinct ids from a text with commas between."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[1-9]\d{0,17}", part, re.ASCII) for part in parts):
+        raise UsageError("ids are numbers with commas between.")
+    ids = list(dict.fromkeys(int(part) for part in parts))
+    if len(ids) > most:
+        raise UsageError(f"At most {most} pictures at once; these are {len(ids)}.")
+    return ids
 
 
 class Refiner(BaseModel):
@@ -238,6 +347,8 @@ class Stats(BaseModel):
     model_config = _like(
         gallery="photos.tessera",
         writable=False,
+        own_machine=True,
+        reveals=True,
         images=5120,
         failed=2,
         model="lite",
@@ -247,6 +358,8 @@ class Stats(BaseModel):
     )
     gallery: str = Field(description="The gallery's name.")
     writable: bool = Field(description="Whether pictures can be added and removed, with the writer's key.")
+    own_machine: bool = Field(description="Whether the service answers its own machine alone, and without a key.")
+    reveals: bool = Field(description="Whether it can show a file in the file manager.")
     images: int = Field(description="Pictures that can be found.")
     failed: int = Field(description="Files that could not be read.")
     model: str | None = Field(description="The network that describes pictures.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 import threading
@@ -17,6 +18,8 @@ from tessera.data.images import Box, Limits, Photo, read_photo
 from tessera.errors import GalleryError, ImageError, TesseraError, UsageError
 from tessera.serve import uploads
 from tessera.serve.decoders import DecoderPool
+from tessera.serve.file_manager import find_file_manager, reveal
+from tessera.serve.organiser import Organiser
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
 from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
@@ -34,6 +37,8 @@ log = logging.getLogger("tessera.serve")
 POLL_S = 1.0
 FACET_VALUES = 200
 MATCHED_SIDE = 1024  # pixels of the longer side that matches are looked for at
+MAX_ORIGINAL_BYTES = 512 << 20
+GONE = "This picture's file has gone or changed since it was indexed. Run `tessera index` again."
 EMPTY_NOTE = "This gallery is empty. Index pictures into it with `tessera index`."
 Query = bytes | int  # an uploaded picture, or the id of one in the gallery
 
@@ -53,6 +58,8 @@ class GalleryService:
         self._thread = threading.Thread(target=self._follow, name="follow-gallery", daemon=True)
         self._watcher: Watcher | None = None
         self._thumbnails = ByteCache()
+        self._facets: tuple[int, dict[str, Any]] | None = None  # with the generation that they are of
+        self.organiser = Organiser(self)
         self._explainer = Explainer()
         self._matcher = Matcher()
         self._decoders = DecoderPool(self.limits, timeout_s=settings.decode_timeout_s)
@@ -65,6 +72,7 @@ class GalleryService:
     def stop(self) -> None:
         self._stopping.set()
         self._stop_watching()
+        self.organiser.stop()
         self._thread.join(timeout=10)
         for gallery in (self._gallery, self._retired):
             if gallery is not None:
@@ -211,20 +219,37 @@ class GalleryService:
 
     def _answer(self, result: SearchResult) -> dict[str, Any]:
         shown = ("rank", "score", "probability", "verified", "inliers")
-        results = [{key: getattr(hit, key) for key in shown} | self._image(hit) for hit in result]
+        results = [{key: getattr(hit, key) for key in shown} | self.image_json(hit) for hit in result]
         said = {"timing_ms": result.timing_ms, "certain": result.certain, "note": " ".join(result.notes)}
         return {"results": results, **said}
 
-    def browse(self, *, after: int, limit: int, where: list[str]) -> dict[str, Any]:
-        records = self.gallery.images(after_id=after, limit=limit, where=where or None)
+    def browse(self, *, after: int, limit: int, where: list[str], sort: str = "added") -> dict[str, Any]:
+        records = self.gallery.images(after_id=after, limit=limit, where=where or None, order=sort)
         return {
-            "images": [self._image(record) for record in records],
+            "images": [self.image_json(record) for record in records],
             "total": self.gallery.count(where or None),
             "next": records[-1].id if len(records) == limit else None,
         }
 
-    def facets(self) -> dict[str, list[str]]:
-        return {key: list(values) for key, values in self.gallery.facets(FACET_VALUES).items()}
+    def months(self, where: list[str]) -> dict[str, int]:
+        return self.gallery.months(where or None)
+
+    def facets(self) -> dict[str, Any]:
+        """Metadata, folders and places; made once a generation, since it looks at every picture."""
+        gallery = self.gallery
+        generation = gallery.generation
+        if self._facets is None or self._facets[0] != generation:
+            counts = gallery.facets(FACET_VALUES)
+            folders = list(gallery.folders().items())[:FACET_VALUES]
+            if folders:
+                counts = {"folder": {_readable(name): count for name, count in folders}} | counts
+            found = {
+                "facets": {key: list(values) for key, values in counts.items()},
+                "counts": counts,
+                "places": [vars(place) for place in gallery.places()],
+            }
+            self._facets = generation, found
+        return self._facets[1]
 
     def stats(self) -> dict[str, Any]:
         stats = self.gallery.stats()
@@ -233,6 +258,8 @@ class GalleryService:
         return {
             "gallery": self.settings.gallery_path.name,
             "writable": self.settings.writer_key is not None,
+            "own_machine": self.settings.is_own_machine,
+            "reveals": self.settings.is_own_machine and find_file_manager() is not None,
             **{key: stats[key] for key in kept},
             "model": model,
         }
@@ -246,7 +273,33 @@ class GalleryService:
         return found
 
     def image(self, image_id: int) -> dict[str, Any]:
-        return self._image(self.record(image_id))
+        return self.image_json(self.record(image_id))
+
+    def original(self, image_id: int) -> tuple[bytes, str]:
+        """The file's own bytes and its name; only what was indexed, whatever lies at its path by now."""
+        record = self.record(image_id)
+        path = Path(record.path)
+        try:
+            if path.stat().st_size > MAX_ORIGINAL_BYTES:
+                raise ProblemError(413, "The picture's file is larger than the service gives away.")
+            content = path.read_bytes()
+        except OSError as error:
+            log.warning("%s", error)
+            raise ProblemError(410, GONE) from error
+        if hashlib.sha256(content).hexdigest() != record.content_hash:
+            raise ProblemError(410, GONE)
+        return content, str(self.image_json(record)["name"])
+
+    def path(self, image_id: int) -> str:
+        """Where the picture lies, for whoever sits at this machine."""
+        return _readable(self.record(image_id).path)
+
+    def reveal(self, image_id: int) -> None:
+        """Show the picture's file in the file manager of this machine."""
+        path = Path(self.record(image_id).path)
+        if not path.exists():
+            raise ProblemError(410, GONE)
+        reveal(path)
 
     def thumbnail(self, image_id: int) -> tuple[bytes, str]:
         return self._jpeg(image_id, THUMBNAIL_SIDE)
@@ -275,14 +328,12 @@ class GalleryService:
 
     def _gone(self, error: ImageError) -> ProblemError:
         log.warning("%s", error)  # it names the file, which is nobody's business
-        return ProblemError(
-            410, "This picture's file has gone or changed since it was indexed. Run `tessera index` again."
-        )
+        return ProblemError(410, GONE)
 
-    def _image(self, record: Record | Hit) -> dict[str, Any]:
+    def image_json(self, record: Record | Hit) -> dict[str, Any]:
         return {
             "id": record.id,
-            "name": record.path.rpartition("/")[2].encode("utf-8", "replace").decode(),
+            "name": _readable(record.path.rpartition("/")[2]),
             "width": record.width or 0,
             "height": record.height or 0,
             "metadata": record.metadata,
@@ -303,7 +354,7 @@ class GalleryService:
         """Keep an uploaded picture below the gallery and index it. The same content twice is the same picture."""
         # Refuse what is none before anything is written; what could be decoded there at this size can be here.
         photo = self._photo(content, self.gallery.describer.extractor.size)
-        with self._writing():
+        with self.writing():
             target = uploads.place_for(content, name, photo.suffix, self.settings.gallery_path)
             try:
                 write_atomically(target, content)
@@ -314,22 +365,27 @@ class GalleryService:
                     uploads.discard(target)
         if record is None or record.state != "ok":
             raise UsageError("The picture could not be indexed.")
-        return self._image(record)
+        return self.image_json(record)
 
     def remove(self, image_id: int) -> None:
-        with self._writing():
+        with self.writing():
             path = Path(self.record(image_id).path)
             self.gallery.remove(image_id)
             if path.is_relative_to(self.settings.gallery_path / uploads.FOLDER):
                 uploads.discard(path)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """The gallery's one writer, files of uploads included: another service must not discard what this one keeps."""
         self._require_catalogue()
         with self.gallery.writing():
             self._require_catalogue()
             yield
+
+
+def _readable(name: str) -> str:
+    """A name of a file as text; one that is no UTF-8 has marks in it."""
+    return name.encode("utf-8", "replace").decode()
 
 
 def _log_report(report: IndexReport) -> None:

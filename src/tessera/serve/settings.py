@@ -48,6 +48,11 @@ class Settings:
             )
 
     @property
+    def is_own_machine(self) -> bool:
+        """Whether whoever asks sits at this machine: with a key, a proxy may stand in front of loopback."""
+        return self.is_loopback and self.key is None
+
+    @property
     def is_loopback(self) -> bool:
         if self.host in LOOPBACK_NAMES:
             return True

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
 
-from tessera.gallery.catalog.checksums import checksum_in_sql, row_checksum
-from tessera.gallery.catalog.schema import put_setting
+from tessera.gallery.catalog.checksums import damage_in_sql, row_checksum, seal_in_sql
+from tessera.gallery.catalog.schema import latest_version, put_setting
 from tessera.gallery.catalog.snapshot import Snapshot, encode_descriptor
+
+LOST_DESCRIPTOR = "its descriptor was damaged: index it again"
 
 
 class Batch(Snapshot):
@@ -60,9 +63,9 @@ class Batch(Snapshot):
         content_id = self._number("SELECT coalesce(max(id), 0) + 1 FROM contents")
         row = (content_id, content_hash, fingerprint, width, height, encode_descriptor(descriptor))
         self._connection.execute(
-            "INSERT INTO contents (id, hash, fingerprint, width, height, descriptor, checksum, signature) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (*row, row_checksum(*row), signature),
+            "INSERT INTO contents (id, hash, fingerprint, width, height, descriptor, checksum, signature, "
+            "signature_checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, row_checksum(*row), signature, row_checksum(content_id, signature)),
         )
         return content_id
 
@@ -110,6 +113,7 @@ class Batch(Snapshot):
                     known.id,
                 ),
             )
+            self._seal("images.facts_checksum", "id = ?", known.id)
             return
         if known is not None:
             self.remove([known.id])
@@ -122,6 +126,7 @@ class Batch(Snapshot):
                 row_checksum(image_id, path, size, mtime_ns, error, content_id, metadata),
             ),
         )
+        self._seal("images.facts_checksum", "id = ?", image_id)
         self._arrived += content_id is not None
 
     def move_images(self, new_paths: Mapping[int, bytes]) -> None:
@@ -131,29 +136,31 @@ class Batch(Snapshot):
             self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (b"\0moving %d" % image_id, image_id))
         for image_id, path in new_paths.items():
             self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (path, image_id))
-            self._connection.execute(
-                f"UPDATE images SET checksum = {checksum_in_sql('images')} WHERE id = ?", (image_id,)
-            )
+            self._seal("images.checksum", "id = ?", image_id)
 
     def ignore(self, path: bytes, content_hash: bytes | None) -> None:
         """Remember that a picture, or with no hash a folder, was removed on purpose."""
-        self._connection.execute("INSERT OR REPLACE INTO ignored VALUES (?, ?)", (path, content_hash))
+        self._connection.execute(
+            "INSERT OR REPLACE INTO ignored VALUES (?, ?, ?)", (path, content_hash, row_checksum(path, content_hash))
+        )
 
     def unignore(self, path: bytes) -> None:
         self._connection.execute("DELETE FROM ignored WHERE path = ?", (path,))
 
     def set_signatures(self, signatures: Mapping[int, bytes]) -> None:
         """Store signatures, which are caches, under the contents of these images."""
-        self._connection.executemany(
-            "UPDATE contents SET signature = ? WHERE id = (SELECT content_id FROM images WHERE images.id = ?)",
-            ((signature, image_id) for image_id, signature in signatures.items()),
-        )
+        its_content = "id = (SELECT content_id FROM images WHERE images.id = ?)"
+        for image_id, signature in signatures.items():
+            self._connection.execute(f"UPDATE contents SET signature = ? WHERE {its_content}", (signature, image_id))
+            self._seal("contents.signature_checksum", its_content, image_id)
 
     def add_compared_pairs(self, kind: str, scores: Mapping[tuple[str, str], float]) -> None:
         """Remember how pairs of contents, by their hashes, compared; what is no longer in the gallery is forgotten."""
+        rows: list[tuple[str | bytes | float, ...]] = [
+            (kind, *sorted((bytes.fromhex(a), bytes.fromhex(b))), float(score)) for (a, b), score in scores.items()
+        ]
         self._connection.executemany(
-            "INSERT OR REPLACE INTO pairs VALUES (?, ?, ?, ?)",
-            ((kind, *sorted((bytes.fromhex(a), bytes.fromhex(b))), score) for (a, b), score in scores.items()),
+            "INSERT OR REPLACE INTO pairs VALUES (?, ?, ?, ?, ?)", ((*row, row_checksum(*row)) for row in rows)
         )
         self._connection.execute(
             "DELETE FROM pairs WHERE first NOT IN (SELECT hash FROM contents) "
@@ -168,11 +175,12 @@ class Batch(Snapshot):
             "UPDATE images SET group_id = ?, group_rank = ? WHERE id = ?",
             ((number, rank, image_id) for number, ids in groups.items() for rank, image_id in enumerate(ids)),
         )
+        self._seal("images.facts_checksum", "1")
 
     def set_metadata(self, image_id: int, metadata: str) -> None:
         self.changed = True
         self._connection.execute("UPDATE images SET metadata = ? WHERE id = ?", (metadata, image_id))
-        self._seal("id = ?", image_id)
+        self._seal("images.checksum", "id = ?", image_id)
 
     def forget_descriptors(self, ids: Iterable[int]) -> None:
         """Images whose descriptor is lost keep their path and metadata, and are described by the next `index`."""
@@ -181,25 +189,23 @@ class Batch(Snapshot):
             row = self._connection.execute("SELECT content_id FROM images WHERE id = ?", (image_id,)).fetchone()
             self._connection.execute(
                 "UPDATE images SET state = 'failed', content_id = NULL, mtime_ns = -1, error = ? WHERE id = ?",
-                ("its descriptor was damaged: index it again", image_id),
+                (LOST_DESCRIPTOR, image_id),
             )
-            self._seal("id = ?", image_id)
+            self._seal("images.checksum", "id = ?", image_id)
             if row is not None and row[0] is not None:
-                self._connection.execute("INSERT INTO removals VALUES (?, ?)", (image_id, self._next_generation))
-                self._released.add(row[0])
-                self._arrived -= 1
+                self._release(image_id, row[0])
 
     def distrust(self, ids: Iterable[int]) -> None:
         """Have the next `index` read these images' files, whatever their sizes and times say."""
         for image_id in ids:
             self._connection.execute("UPDATE images SET mtime_ns = -1 WHERE id = ?", (image_id,))
-            self._seal("id = ?", image_id)
+            self._seal("images.checksum", "id = ?", image_id)
 
     def delete_contents(self, ids: Iterable[int]) -> None:
         """Delete contents whose rows are damaged, whether or not an image has them; the images were seen to."""
         self._connection.executemany("DELETE FROM contents WHERE id = ?", ((content_id,) for content_id in ids))
 
-    def restore_settings(self, keys: Iterable[str]) -> None:
+    def restore_settings(self, keys: Sequence[str]) -> None:
         """Put settings right whose checksums are not theirs: from the rows where those say it, else by default."""
         fingerprint, dim = self.commonest_model()
         defaults = {"engine": "faiss", "codec": "auto", "fingerprint": fingerprint, "dim": dim}
@@ -211,16 +217,58 @@ class Batch(Snapshot):
                 self.set("removals_since", self._next_generation)  # indexes start over
             elif key == "searchable":
                 self.set(key, self.count_searchable())
-            elif key in ("uuid", "model", "local"):
+            elif key == "version":
+                self.set(key, latest_version())
+            elif key == "uuid":
+                self.set(key, self.setting(key) or uuid.uuid4().hex)
+            elif key in ("model", "local"):
                 self.set(key, self.setting(key))  # a name that leads nowhere is said when it is followed
             elif key in defaults:
                 self.set(key, defaults[key])
-            else:
-                self._connection.execute("DELETE FROM settings WHERE key = ?", (key,))
+        if keys:
+            self.delete_damaged("settings.checksum")
 
-    def _seal(self, where: str, *parameters: Any) -> None:
-        """Give rows of images that were changed in place their checksums."""
-        self._connection.execute(f"UPDATE images SET checksum = {checksum_in_sql('images')} WHERE {where}", parameters)
+    def forget_facts(self, ids: Iterable[int]) -> None:
+        """Forget what files say of themselves and which groups images are in; the next `index` reads the files."""
+        for image_id in ids:
+            self.changed = True
+            self._connection.execute(
+                "UPDATE images SET facts = NULL, sidecar_ns = 0, group_id = NULL, group_rank = NULL WHERE id = ?",
+                (image_id,),
+            )
+            self._seal("images.facts_checksum", "id = ?", image_id)
+
+    def forget_signatures(self, content_ids: Iterable[int]) -> None:
+        for content_id in content_ids:
+            self._connection.execute("UPDATE contents SET signature = NULL WHERE id = ?", (content_id,))
+            self._seal("contents.signature_checksum", "id = ?", content_id)
+
+    def forget_removals(self) -> None:
+        """Let indexes start over, where it is not known any more what was removed."""
+        self.changed = True
+        self._connection.execute("DELETE FROM removals")
+        self.set("removals_since", self._next_generation)
+
+    def restore_last_id(self) -> None:
+        """Give out ids above all that there are."""
+        self.changed = True
+        self._connection.execute("DELETE FROM sqlite_sequence WHERE name = 'images'")
+        self._connection.execute("INSERT INTO sqlite_sequence VALUES ('images', ?)", (self.highest_id(),))
+
+    def delete_damaged(self, guard: str) -> None:
+        """Delete the rows of a table that do not have their checksums."""
+        self._connection.execute(f"DELETE FROM {guard.partition('.')[0]} WHERE {damage_in_sql(guard)}")
+
+    def _seal(self, guard: str, where: str, *parameters: Any) -> None:
+        """Give rows that were changed in place their checksums."""
+        self._connection.execute(f"{seal_in_sql(guard)} WHERE {where}", parameters)
+
+    def _release(self, image_id: int, content_id: int) -> None:
+        """An image that had this content has it no more: indexes must forget it, and nobody else may need it."""
+        row = (image_id, self._next_generation)
+        self._connection.execute("INSERT OR REPLACE INTO removals VALUES (?, ?, ?)", (*row, row_checksum(*row)))
+        self._released.add(content_id)
+        self._arrived -= 1
 
     def remove(self, ids: Iterable[int]) -> int:
         """Take images out, and the descriptors that no other image shares. Returns how many there were."""
@@ -232,16 +280,14 @@ class Batch(Snapshot):
             removed += 1
             self._connection.execute("DELETE FROM images WHERE id = ?", (image_id,))
             if row[0] is not None:
-                self._connection.execute("INSERT INTO removals VALUES (?, ?)", (image_id, self._next_generation))
-                self._released.add(row[0])
-                self._arrived -= 1
+                self._release(image_id, row[0])
         self.changed = self.changed or removed > 0
         return removed
 
     def trim_removals(self, up_to_generation: int) -> None:
         """Forget removals that the stored index already has; readers that are older load the stored index."""
         self._connection.execute("DELETE FROM removals WHERE generation <= ?", (up_to_generation,))
-        self.set("removals_since", max(up_to_generation, int(self.setting("removals_since", 0))))
+        self.set("removals_since", max(up_to_generation, self.counter("removals_since")))
 
     def switch_fingerprint(self, fingerprint: str) -> int:
         """Give every image the descriptor of another model, once all are made; one moment for every reader.
@@ -263,7 +309,8 @@ class Batch(Snapshot):
             "UPDATE images SET mtime_ns = -1, error = 'its file could not be read when the model was changed' "
             "WHERE state = 'failed' AND error IS NULL"
         )
-        self._seal("1")
+        self._seal("images.checksum", "1")
+        self._seal("images.facts_checksum", "1")
         self._connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'images'", (2 * offset,))
         self._connection.execute(
             "DELETE FROM contents WHERE fingerprint != ? OR id NOT IN "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import sqlite3
 import threading
@@ -10,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tessera.errors import GalleryError
+from tessera.errors import GalleryDamagedError, GalleryError
 from tessera.gallery.catalog.batch import Batch
-from tessera.gallery.catalog.filters import distance_m, number
+from tessera.gallery.catalog.filters import contains, distance_m, file_name, number
 from tessera.gallery.catalog.schema import (
     FrozenConnection,
     check_identity,
@@ -29,10 +30,19 @@ CATALOG_NAME = "catalog.sqlite"
 
 @dataclass(frozen=True)
 class _Opened:
-    """A connection, and the file that it was opened to."""
+    """A connection, the file that it was opened to, and the process that opened it."""
 
     connection: sqlite3.Connection
     file: tuple[int, int]  # device and inode
+    pid: int
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it came over with a fork: it then believes in locks that this process does not hold."""
+        return self.pid != os.getpid()
+
+
+_INHERITED: list[_Opened] = []  # kept and never used: closing one could take the file from under its owner
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
@@ -60,7 +70,18 @@ class Catalog:
         if not self.path.is_file():
             return True
         with translated_errors(self.path), contextlib.closing(connect(self.path, read_only=True)) as connection:
-            return check_identity(connection, self.path) < latest_version()
+            version = check_identity(connection, self.path)
+        if version == 0:
+            self.refuse_emptied()
+        return version < latest_version()
+
+    def refuse_emptied(self) -> None:
+        """An empty file is a catalogue that is yet to be made, unless there is an index of what it held."""
+        if any((self.path.parent / name).is_dir() for name in ("index", "postings")):
+            raise GalleryDamagedError(
+                f"The catalogue {self.path} is damaged: it is empty, but there is an index of what it held. Bring it "
+                "back from a copy; or move this gallery away, then index the pictures again."
+            )
 
     def prepare(self) -> None:
         """Make the catalogue or bring it up to date; the caller holds the writer's lock."""
@@ -112,21 +133,18 @@ class Catalog:
 
     def close(self) -> None:
         with self._write_lock:
+            self._forget_inherited()
             if self._writer is not None:
                 self._writer.connection.close()
                 self._writer = None
-        while True:
-            try:
-                self._idle.get_nowait().connection.close()
-            except queue.Empty:
-                return
+        while (idle := self._take_idle()) is not None:
+            idle.connection.close()
 
     def _borrow(self) -> _Opened:
         """A reader's connection: an idle one, unless a repair has put the file that it reads aside."""
         current = _file_at(self.path)
-        try:
-            idle = self._idle.get_nowait()
-        except queue.Empty:
+        idle = self._take_idle()
+        if idle is None:
             return self._open(read_only=True)
         if current in (idle.file, None):
             return idle
@@ -137,8 +155,25 @@ class Catalog:
         idle.connection.close()
         return fresh
 
+    def _take_idle(self) -> _Opened | None:
+        """A connection of this process that nobody uses."""
+        while True:
+            try:
+                idle = self._idle.get_nowait()
+            except queue.Empty:
+                return None
+            if not idle.is_inherited:
+                return idle
+            _INHERITED.append(idle)
+
+    def _forget_inherited(self) -> None:
+        if self._writer is not None and self._writer.is_inherited:
+            _INHERITED.append(self._writer)
+            self._writer = None
+
     def _open_writer(self) -> sqlite3.Connection:
         """The writer's connection, to the file that is there now: what went into one put aside would be lost."""
+        self._forget_inherited()
         if self._writer is not None and self._writer.file != _file_at(self.path):
             self._writer.connection.close()
             self._writer = None
@@ -156,11 +191,13 @@ class Catalog:
                 self._check_uuid(connection)
                 connection.create_function("tessera_number", 1, number, deterministic=True)
                 connection.create_function("tessera_distance", 4, distance_m, deterministic=True)
+                connection.create_function("tessera_name", 1, file_name, deterministic=True)
+                connection.create_function("tessera_contains", 2, contains, deterministic=True)
             except BaseException:
                 connection.close()
                 raise
             if file == _file_at(self.path):
-                return _Opened(connection, file)
+                return _Opened(connection, file, os.getpid())
             connection.close()  # it was replaced at the same moment
 
     def _check_uuid(self, connection: sqlite3.Connection) -> None:

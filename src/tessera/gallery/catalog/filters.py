@@ -1,10 +1,12 @@
-"""Conditions on metadata: `label=tower`, `year>=1990`, `date>=2019-06`, `folder=Rome`; several must all hold.
+"""Conditions on metadata: `label=tower`, `year>=1990`, `date>=2019-06`, `name~tower`; several must all hold.
 
 A picture without the key meets no condition on it, `!=` included. Metadata from a CSV is text, so values compare as
 numbers where both sides are numbers (`year>=1990` finds "2004") and else as text. A date compares to the precision that
-is asked for: all of June 2019 is `=`, `>=` and `<=` 2019-06, and the year alone will do.
+is asked for: all of June 2019 is `=`, `>=` and `<=` 2019-06, and the year alone will do. `~` holds where a text is
+part of the value, whatever its case.
 
-`folder`, `width`, `height` and `bytes` are known of every picture; metadata of these names goes before them.
+`folder`, `name`, `width`, `height` and `bytes` are known of every picture; metadata of these names goes before them.
+`near=41.89,12.49,2km` is a place with a radius.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from typing import Any
 
 from tessera.errors import UsageError
 
-_CONDITION = re.compile(r"(?P<key>[^<>=!]+?)\s*(?P<operator>>=|<=|!=|==|=|>|<)\s*(?P<value>.*)", re.DOTALL)
-_OPERATORS = ("=", "!=", ">=", "<=", ">", "<")
+_CONDITION = re.compile(r"(?P<key>[^<>=!~]+?)\s*(?P<operator>>=|<=|!=|==|=|>|<|~)\s*(?P<value>.*)", re.DOTALL)
+_OPERATORS = ("=", "!=", ">=", "<=", ">", "<", "~")
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d)?)?)?)?)?")
+_NEAR = re.compile(r"near\s*=\s*(?P<place>-?[\d.]+\s*,\s*-?[\d.]+\s*,[^,]+)")
 _RADIUS = re.compile(r"(\d+(?:\.\d+)?)\s*(km|m)?")
 _EARTH_M = 6_371_000.0
 
@@ -28,6 +31,7 @@ BUILT_IN = {
     "width": "(SELECT contents.width FROM contents WHERE contents.id = images.content_id)",
     "height": "(SELECT contents.height FROM contents WHERE contents.id = images.content_id)",
     "bytes": "images.size",
+    "name": "tessera_name(images.path)",
 }
 BUILT_IN_KEYS = ("folder", *BUILT_IN)
 
@@ -64,7 +68,10 @@ def parse_where(where: Where | None) -> tuple[AnyCondition, ...]:
 
 
 def _parsed(item: str | Near) -> AnyCondition:
-    return item if isinstance(item, Near) else parse_condition(item)
+    if isinstance(item, Near):
+        return item
+    near = _NEAR.fullmatch(item.strip())
+    return parse_condition(item) if near is None else parse_near(near["place"])
 
 
 def parse_condition(text: str) -> Condition:
@@ -110,6 +117,16 @@ def number(value: Any) -> float | None:
     return None if math.isnan(found) else found
 
 
+def file_name(path: bytes) -> str:
+    """A picture's name without its folder. Registered with SQLite as `tessera_name`."""
+    return path.rpartition(b"/")[2].decode(errors="replace")
+
+
+def contains(value: Any, part: str) -> bool:
+    """Whether a text is part of a metadata value, whatever its case. Registered with SQLite as `tessera_contains`."""
+    return value is not None and part.casefold() in str(value).casefold()
+
+
 def distance_m(latitude: Any, longitude: Any, other_latitude: float, other_longitude: float) -> float | None:
     """Metres over the ground, by the haversine formula. Registered with SQLite as `tessera_distance`."""
     here = number(latitude), number(longitude)
@@ -129,6 +146,8 @@ def _clause(condition: AnyCondition) -> tuple[str, list[Any]]:
     as_number = number(value)
     if condition.key == "folder":
         return _folder_clause(condition, found)
+    if condition.operator == "~":
+        return f"tessera_contains({found}, ?)", [value]
     is_date = _DATE.fullmatch(value) is not None
     asked = value.replace(" ", "T")
     dated = f"{found} GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]*'"

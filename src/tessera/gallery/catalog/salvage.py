@@ -6,14 +6,15 @@ import contextlib
 import os
 import shutil
 import sqlite3
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tessera.errors import GalleryDamagedError
+from tessera.errors import GalleryDamagedError, GalleryError
+from tessera.gallery.catalog.batch import LOST_DESCRIPTOR
 from tessera.gallery.catalog.catalog import Catalog
-from tessera.gallery.catalog.checksums import GUARDED, row_checksum
+from tessera.gallery.catalog.checksums import GUARDED, row_checksum, seal_in_sql
+from tessera.gallery.catalog.damage import MAX_ID
 from tessera.gallery.catalog.metadata import readable_metadata
 from tessera.gallery.catalog.pages import PageFile, Row
 from tessera.gallery.catalog.schema import (
@@ -28,8 +29,7 @@ from tessera.gallery.catalog.snapshot import COMMONEST_MODEL
 from tessera.storage import storage_error, sync_folder
 
 SIDE_FILES = ("-wal", "-shm", "-journal")
-_MAX_ID = 1 << 53  # ids are given one by one: a greater one is damage, and the next after it might not exist
-_TABLES = ("contents", "local_features", "images")
+_TABLES = ("contents", "local_features", "images", "ignored", "pairs")
 _SETTINGS_KINDS = (str, int, float, type(None))
 
 
@@ -41,26 +41,26 @@ def salvage_catalog(catalog: Catalog) -> str:
     catalog.close()
     path = catalog.path
     fresh = path.with_name(f"{path.name}.salvaged")
-    _remove_with_log(fresh)
-    with translated_errors(fresh), contextlib.closing(connect(fresh)) as target:
-        prepare(target, fresh)
-        source = PageFile(path, page_bytes=PAGE_BYTES)
-        try:
-            images = _copy(source, target)
-        finally:
-            source.close()
-        target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    if images is None:
-        _remove_with_log(fresh)
-        raise GalleryDamagedError(
-            f"Nothing could be read of the catalogue {path}. Move it away, then index the pictures again."
-        )
     try:
+        _remove_with_log(fresh)
+        with translated_errors(fresh), contextlib.closing(connect(fresh)) as target:
+            prepare(target, fresh)
+            source = PageFile(path, page_bytes=PAGE_BYTES)
+            try:
+                images = _copy(source, target)
+            finally:
+                source.close()
+            target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if images is None:
+            _remove_with_log(fresh)
+            raise GalleryDamagedError(
+                f"Nothing could be read of the catalogue {path}. Move it away, then index the pictures again."
+            )
         _sync(fresh)
         fresh.replace(_repaired(path))  # from here on it counts: whoever comes next finishes what follows
-        aside = finish_repair(path)
     except OSError as error:
         raise storage_error(error, path) from error
+    aside = finish_repair(path)
     back = "" if source.has_head else " Its first page is lost, so images that were removed lately may be back."
     return (
         f"{images} images were saved; the damaged file is kept as {aside.name}.{back} Run `tessera index` for the rest."
@@ -77,14 +77,17 @@ def finish_repair(path: Path) -> Path:
 
     Killed at any moment, it can be called again; there is a catalogue at `path` all the time. For the lock's holder.
     """
-    if not path.exists():
-        _bring_back(path)
-    aside = _put_aside(path)
-    for suffix in SIDE_FILES:  # SQLite would take the old one's log for the new one's
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
-    if _repaired(path).exists():
-        _repaired(path).replace(path)
-    sync_folder(path.parent)
+    try:
+        if not path.exists():
+            _bring_back(path)
+        aside = _put_aside(path)
+        for suffix in SIDE_FILES:  # SQLite would take the old one's log for the new one's
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        if _repaired(path).exists():
+            _repaired(path).replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise storage_error(error, path) from error
     return aside
 
 
@@ -119,7 +122,7 @@ def _is_whole(path: Path) -> bool:
         with contextlib.closing(connect(path, read_only=True)) as connection:
             rows = connection.execute("PRAGMA integrity_check(1)").fetchall()
             return check_identity(connection, path) > 0 and rows == [("ok",)]
-    except sqlite3.Error:
+    except (sqlite3.Error, GalleryError):
         return False
 
 
@@ -163,15 +166,18 @@ def _copy(source: PageFile, target: sqlite3.Connection) -> int | None:
     target.execute("BEGIN")
     settings = {row[1]: row[2] for row in _walk(source, roots, "settings") if _is_setting(row)}
     sequence = max((row[2] for row in _walk(source, roots, "sqlite_sequence") if _is_sequence(row)), default=0)
-    copied = Counter[str]()
+    copied = 0
     for table in _TABLES:
         for row in _walk(source, roots, table):
-            copied[table] += _insert(target, table, row)
+            copied += _insert(target, table, row)
     for row in source.stray_rows():
         if _is_setting(row):
             settings.setdefault(row[1], row[2])
         for table in _TABLES:
-            copied[table] += _insert(target, table, row)
+            # Without a checksum nothing tells a row of these tables from a bit of an index.
+            if table not in ("ignored", "pairs") or len(row) > 1 + len(GUARDED[f"{table}.checksum"]):
+                copied += _insert(target, table, row)
+    settings.pop("version", None)  # the new catalogue has its own
     for key, value in settings.items():
         put_setting(target, key, value)
     if not settings and not copied:
@@ -179,7 +185,7 @@ def _copy(source: PageFile, target: sqlite3.Connection) -> int | None:
         return None
     _make_consistent(target, sequence)
     target.execute("COMMIT")
-    return int(target.execute("SELECT count(*) FROM images").fetchone()[0])
+    return int(target.execute("SELECT count(content_id) FROM images").fetchone()[0])
 
 
 def _walk(source: PageFile, roots: dict[str, int], table: str) -> Iterator[Row]:
@@ -192,55 +198,99 @@ def _is_setting(row: Row) -> bool:
 
 
 def _is_sequence(row: Row) -> bool:
-    return len(row) == 3 and row[1] == "images" and isinstance(row[2], int) and 0 <= row[2] <= _MAX_ID
+    return len(row) == 3 and row[1] == "images" and isinstance(row[2], int) and 0 <= row[2] <= MAX_ID
 
 
 def _insert(target: sqlite3.Connection, table: str, row: Row) -> int:
     """Store a row that has the form of this table's; what SQLite refuses, for being there twice say, is left out."""
     values = _VALUES[table](row)
-    if values is None or not 0 < row[0] <= _MAX_ID:
+    if values is None:
+        return 0
+    guarded = GUARDED[f"{table}.checksum"]
+    checksum = row_checksum(*(values[column] for column in guarded))
+    place = _CHECKSUM_AT[table]
+    if len(row) > place and row[place] != checksum:
         return 0
     if table == "images":  # of two rows for one path, the later one is right
         target.execute("DELETE FROM images WHERE path = ? AND id < ?", (values["path"], row[0]))
-    checksum = row_checksum(*(values[column] for column in GUARDED[table]))
-    if len(row) > 1 + len(values) and row[1 + len(values)] != checksum:
-        return 0
-    columns = ",".join(values)
-    marks = ",".join("?" * (1 + len(values)))
+    columns = {**values, "checksum": checksum}
     with contextlib.suppress(sqlite3.IntegrityError):
-        statement = f"INSERT INTO {table} ({columns},checksum) VALUES ({marks})"
-        return target.execute(statement, (*values.values(), checksum)).rowcount
+        marks = ",".join("?" * len(columns))
+        statement = f"INSERT INTO {table} ({','.join(columns)}) VALUES ({marks})"
+        return target.execute(statement, tuple(columns.values())).rowcount
     return 0
 
 
 def _content_values(row: Row) -> dict[str, Any] | None:
     """A content's columns by name, if that is what the row is (its id comes first twice: as rowid and as NULL)."""
     kinds = (int, type(None), bytes, str, int, int, bytes)
-    if not _has_form(row, *kinds) or len(row[2]) != 32 or not row[6] or len(row[6]) % 2:
+    if not _has_form(row, *kinds) or not _is_id(row[0]) or len(row[2]) != 32 or not row[6] or len(row[6]) % 2:
         return None
-    return dict(zip(GUARDED["contents"], (row[0], *row[2:7]), strict=True))
+    values = dict(zip(GUARDED["contents.checksum"], (row[0], *row[2:7]), strict=True))
+    return {**values, **_optional(row, 8, 9, (row[0],), {"signature": (bytes, type(None))})}
 
 
 def _features_values(row: Row) -> dict[str, Any] | None:
     """The columns of local features by name."""
-    if not _has_form(row, int, type(None), bytes, str, bytes) or len(row[2]) != 32:
+    if not _has_form(row, int, type(None), bytes, str, bytes) or not _is_id(row[0]) or len(row[2]) != 32:
         return None
-    return dict(zip(GUARDED["local_features"], (row[0], *row[2:5]), strict=True))
+    return dict(zip(GUARDED["local_features.checksum"], (row[0], *row[2:5]), strict=True))
 
 
 def _image_values(row: Row) -> dict[str, Any] | None:
     """An image's columns by name. Its state is left out of account: whether it has a content says as much."""
     kinds = (int, type(None), bytes, int, int, str, (str, type(None)), (int, type(None)), str)
-    if not _has_form(row, *kinds):
+    if not _has_form(row, *kinds) or not _is_id(row[0]):
         return None
     names = ("id", "path", "size", "mtime_ns", "state", "error", "content_id", "metadata")
     values = dict(zip(names, (row[0], *row[2:9]), strict=True))
     is_old = len(row) == len(kinds)  # before there were checksums, metadata could be what no filter can read
     metadata = readable_metadata(values["metadata"].encode()) if is_old else values["metadata"]
-    return {**values, "state": "failed" if values["content_id"] is None else "ok", "metadata": metadata}
+    optional = {"facts": (str, type(None)), "sidecar_ns": int}
+    optional |= dict.fromkeys(("group_id", "group_rank"), (int, type(None)))
+    more = _optional(row, 10, 14, (row[0],), optional)
+    if more.get("facts") is not None and readable_metadata(more["facts"].encode()) != more["facts"]:
+        more = {}
+    return {**values, "state": "failed" if values["content_id"] is None else "ok", "metadata": metadata, **more}
 
 
-_VALUES = {"contents": _content_values, "local_features": _features_values, "images": _image_values}
+def _ignored_values(row: Row) -> dict[str, Any] | None:
+    """What `index` passes over: a path, and of a picture its hash."""
+    if len(row) not in (3, 4) or not _has_form(row, type(None), bytes, (bytes, type(None))) or row[1][:1] != b"/":
+        return None
+    if row[2] is not None and len(row[2]) != 32:
+        return None
+    return {"path": row[1], "hash": row[2]}
+
+
+def _pair_values(row: Row) -> dict[str, Any] | None:
+    """Two contents that were compared."""
+    if len(row) not in (5, 6) or not _has_form(row, type(None), str, bytes, bytes, (int, float)):
+        return None
+    return {"kind": row[1], "first": row[2], "second": row[3], "score": float(row[4])}
+
+
+_VALUES = {
+    "contents": _content_values,
+    "local_features": _features_values,
+    "images": _image_values,
+    "ignored": _ignored_values,
+    "pairs": _pair_values,
+}
+_CHECKSUM_AT = {"contents": 7, "local_features": 5, "images": 9, "ignored": 3, "pairs": 5}
+
+
+def _optional(row: Row, start: int, checksum_at: int, key: Row, kinds: dict[str, Any]) -> dict[str, Any]:
+    """The columns from `start` on by name, if they are there, of these kinds, and what their checksum is of."""
+    found = row[start:checksum_at]
+    fits = len(found) == len(kinds) and _has_form(found, *kinds.values())
+    if not fits or (len(row) > checksum_at and row[checksum_at] != row_checksum(*key, *found)):
+        return {}
+    return dict(zip(kinds, found, strict=True))
+
+
+def _is_id(number: int) -> bool:
+    return 0 < number <= MAX_ID
 
 
 def _has_form(row: Row, *kinds: type | tuple[type, ...]) -> bool:
@@ -248,8 +298,12 @@ def _has_form(row: Row, *kinds: type | tuple[type, ...]) -> bool:
 
 
 def _make_consistent(target: sqlite3.Connection, sequence: int) -> None:
-    """Images whose content was lost go: the next `index` describes them again. Indexes start over."""
-    target.execute("DELETE FROM images WHERE content_id IS NOT NULL AND content_id NOT IN (SELECT id FROM contents)")
+    """Images whose content was lost keep the rest: the next `index` describes them again. Indexes start over."""
+    target.execute(
+        "UPDATE images SET state = 'failed', content_id = NULL, mtime_ns = -1, error = ? "
+        "WHERE content_id IS NOT NULL AND content_id NOT IN (SELECT id FROM contents)",
+        (LOST_DESCRIPTOR,),
+    )
     target.execute("DELETE FROM local_features WHERE hash NOT IN (SELECT hash FROM contents)")
     target.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'images'", (sequence,))
     known = dict(target.execute("SELECT key, value FROM settings").fetchall())
@@ -266,3 +320,5 @@ def _make_consistent(target: sqlite3.Connection, sequence: int) -> None:
         }
     for key, value in settings.items():
         put_setting(target, key, value)
+    for guard in ("images.checksum", "images.facts_checksum", "contents.signature_checksum"):
+        target.execute(seal_in_sql(guard))

@@ -11,6 +11,7 @@ the last id it holds and the removals since its generation can therefore catch u
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.errors import GalleryDamagedError, GalleryError, GalleryLockedError, StorageError, TesseraError
-from tessera.gallery.catalog.checksums import checksum_in_sql, row_checksum
+from tessera.gallery.catalog.checksums import row_checksum, seal_in_sql
 from tessera.gallery.catalog.metadata import readable_metadata
 from tessera.storage import atomic_path
 
@@ -56,7 +57,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
     (
         *(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in ("settings", "contents", "images")),
         "UPDATE images SET metadata = tessera_metadata(CAST(metadata AS BLOB)) WHERE NOT json_valid(metadata)",
-        *(f"UPDATE {table} SET checksum = {checksum_in_sql(table)}" for table in ("settings", "contents", "images")),
+        *(seal_in_sql(f"{table}.checksum") for table in ("settings", "contents", "images")),
     ),
     (
         """CREATE TABLE local_features (
@@ -84,6 +85,14 @@ MIGRATIONS: list[tuple[str, ...]] = [
             second BLOB NOT NULL,
             score REAL NOT NULL,
             PRIMARY KEY (kind, first, second)) WITHOUT ROWID""",
+    ),
+    (
+        *(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in ("removals", "ignored", "pairs")),
+        "ALTER TABLE images ADD COLUMN facts_checksum INTEGER",
+        "ALTER TABLE contents ADD COLUMN signature_checksum INTEGER",
+        "UPDATE images SET facts = NULL WHERE NOT json_valid(coalesce(facts, '{}'))",
+        *(seal_in_sql(f"{table}.checksum") for table in ("removals", "ignored", "pairs")),
+        *(seal_in_sql(guard) for guard in ("images.facts_checksum", "contents.signature_checksum")),
     ),
 ]
 # Both say the disk is full: the second is what a quota or a file-size limit gives.
@@ -127,8 +136,7 @@ class FrozenConnection(sqlite3.Connection):
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions are opened by name, so that none is opened by accident."""
     connection = _connect(path)
-    connection.create_function("tessera_checksum", -1, row_checksum, deterministic=True)
-    connection.create_function("tessera_metadata", 1, readable_metadata, deterministic=True)
+    _add_functions(connection)
     try:
         connection.execute("PRAGMA synchronous = FULL")  # a commit that was acknowledged survives a power cut
         if read_only:
@@ -140,6 +148,11 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
             return _connect_frozen(path)
         raise
     return connection
+
+
+def _add_functions(connection: sqlite3.Connection) -> None:
+    connection.create_function("tessera_checksum", -1, row_checksum, deterministic=True)
+    connection.create_function("tessera_metadata", 1, readable_metadata, deterministic=True)
 
 
 def _connect_frozen(path: Path) -> sqlite3.Connection:
@@ -192,6 +205,7 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute(statement)
         if version == 0:
             put_setting(connection, "uuid", uuid.uuid4().hex)
+        put_setting(connection, "version", len(MIGRATIONS))  # with a checksum, which the head of the file has not
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         connection.execute("COMMIT")
@@ -213,17 +227,61 @@ def _back_up(connection: sqlite3.Connection, backup: Path) -> None:
 
 
 def check_identity(connection: sqlite3.Connection, path: Path) -> int:
-    """The catalogue's version, 0 for an empty file; an error for a file of another program or of a newer Tessera."""
+    """The catalogue's version, 0 for an empty file; an error for a file of another program or of a newer Tessera.
+
+    Where its head says another version than its settings, or its tables are not those of the version, it is damaged.
+    """
     application_id = int(connection.execute("PRAGMA application_id").fetchone()[0])
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
-    if tables == 0:
+    tables = _tables(connection)
+    if not tables:
         return 0
-    if application_id != APPLICATION_ID:
+    stated = _stated_version(connection)
+    if application_id != APPLICATION_ID and stated is None:
         raise GalleryError(f"{path} is an SQLite file of another program, not a gallery's catalogue. Choose another.")
     if version > len(MIGRATIONS):
-        raise GalleryError(
+        newer = (
             f"{path} was made by a newer Tessera (catalogue version {version}; this one knows {len(MIGRATIONS)}). "
             "Update Tessera."
         )
+        if stated in (None, version):
+            raise GalleryError(newer)
+        raise GalleryDamagedError(
+            f"{newer} But its settings say version {stated}: if no newer Tessera was ever here, it is damaged, and "
+            "`tessera check --repair` puts it right."
+        )
+    if application_id != APPLICATION_ID or stated not in (None, version) or tables != _tables_of_version(version):
+        raise GalleryDamagedError(
+            f"The catalogue {path} is damaged: its head or its tables are not those of any version. "
+            "`tessera check --repair` saves what can still be read."
+        )
     return version
+
+
+def _tables(connection: sqlite3.Connection) -> tuple[tuple[Any, ...], ...]:
+    """What the schema says of tables and indexes; the names of tables that SQLite adds by itself are left out."""
+    return tuple(
+        connection.execute(
+            "SELECT type, name, tbl_name, CAST(sql AS BLOB) FROM sqlite_master "
+            "WHERE name NOT LIKE 'sqlite~_stat_' ESCAPE '~' ORDER BY name"
+        ).fetchall()
+    )
+
+
+@functools.cache
+def _tables_of_version(version: int) -> tuple[tuple[Any, ...], ...]:
+    with contextlib.closing(_connect(":memory:")) as connection:
+        _add_functions(connection)
+        for step in MIGRATIONS[:version]:
+            for statement in step:
+                connection.execute(statement)
+        return _tables(connection)
+
+
+def _stated_version(connection: sqlite3.Connection) -> int | None:
+    """The version that the settings name, if they do and have their checksum: versions before the sixth do not."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        row = connection.execute("SELECT value, checksum FROM settings WHERE key = 'version'").fetchone()
+        if row is not None and row[1] == row_checksum("version", row[0]):
+            return int(row[0])
+    return None

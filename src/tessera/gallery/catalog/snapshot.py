@@ -20,7 +20,7 @@ Ids = npt.NDArray[np.int64]
 Descriptors = npt.NDArray[np.float16]
 
 # What a descriptor's checksum is of, and that checksum.
-_CONTENT = "contents.checksum, " + ", ".join(f"contents.{column}" for column in GUARDED["contents"])
+_CONTENT = "contents.checksum, " + ", ".join(f"contents.{column}" for column in GUARDED["contents.checksum"])
 COMMONEST_MODEL = (
     "SELECT fingerprint, length(descriptor) / 2 FROM contents GROUP BY 1, 2 ORDER BY count(*) DESC, 1 LIMIT 1"
 )
@@ -75,16 +75,24 @@ class Snapshot:
     @property
     def generation(self) -> int:
         """Grows with every change, so that a reader can tell whether what it holds is stale."""
-        return int(self.setting("generation", 0))
+        return self.counter("generation")
+
+    def query(self, statement: str, parameters: Sequence[Any] = ()) -> Iterator[Any]:
+        """The rows of a statement, for those who read in ways of their own (`catalog.browsing`)."""
+        return self._connection.execute(statement, parameters)
 
     def setting(self, key: str, default: Any = None) -> Any:
-        row = self._connection.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
-        return default if row is None else row[0]
+        # As bytes, since a damaged text may be none any more: `check` must be able to say so.
+        value = "iif(typeof(value) = 'text', CAST(value AS BLOB), value)"
+        row = self._connection.execute(f"SELECT {value} FROM settings WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return default
+        return row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
 
     @property
     def searchable(self) -> int:
         """How many images have a descriptor; kept by the writer, since counting ten million rows takes a second."""
-        return int(self.setting("searchable", 0))
+        return self.counter("searchable")
 
     def count_searchable(self) -> int:
         """The same, counted."""
@@ -99,7 +107,15 @@ class Snapshot:
 
     def last_id(self) -> int:
         """The highest id ever given, removed ones included."""
-        return self._number("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'images'")
+        return self._number(
+            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'images' AND typeof(seq) = 'integer'"
+        )
+
+    def highest_id(self) -> int:
+        """The highest id that the rows show."""
+        return self._number(
+            "SELECT coalesce(max(id), 0) FROM (SELECT id FROM images UNION ALL SELECT id FROM removals)"
+        )
 
     def lookup(self, paths: Sequence[bytes]) -> dict[bytes, CatalogEntry]:
         found: dict[bytes, CatalogEntry] = {}
@@ -195,9 +211,9 @@ class Snapshot:
             ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
             yield ids, decode_descriptors([_verified(row) for row in rows])
 
-    def damaged_rows(self, table: str) -> list[Any]:
-        """The ids (of settings, the keys) of the rows of a guarded table whose checksums are not their own."""
-        return list(damaged_rows(self._connection, table))
+    def damaged_rows(self, guard: str) -> list[Any]:
+        """Which rows do not have their checksums, by the first column that the checksum is of."""
+        return list(damaged_rows(self._connection, guard))
 
     def commonest_model(self) -> tuple[str | None, int | None]:
         """The fingerprint and the dimension that most contents have, whatever the settings say."""
@@ -214,7 +230,7 @@ class Snapshot:
 
     def stream_blobs(self) -> Iterator[list[tuple[int, bytes]]]:
         """Ids of contents and descriptors as they are stored, whatever their length, in pieces: for `check`."""
-        cursor = self._connection.execute("SELECT id, descriptor FROM contents")
+        cursor = self._connection.execute("SELECT id, CAST(descriptor AS BLOB) FROM contents")
         while rows := cursor.fetchmany(_STREAM_ROWS):
             yield rows
 
@@ -303,6 +319,10 @@ class Snapshot:
         return int(row[0]), int(row[1])
 
     @property
+    def has_contents(self) -> bool:
+        return self._connection.execute("SELECT 1 FROM contents LIMIT 1").fetchone() is not None
+
+    @property
     def has_local_features(self) -> bool:
         return self._connection.execute("SELECT 1 FROM local_features LIMIT 1").fetchone() is not None
 
@@ -313,7 +333,7 @@ class Snapshot:
 
     def damaged_local_features(self) -> list[int]:
         """The local features, by their own ids, that are not what was stored."""
-        return list(damaged_rows(self._connection, "local_features"))
+        return self.damaged_rows("local_features.checksum")
 
     def stream_under(self, root: bytes, *, searchable: bool = False) -> Iterator[tuple[int, bytes]]:
         """Ids and paths of what lies at `root` or below it, in pieces: the caller may look at each file.
@@ -371,6 +391,11 @@ class Snapshot:
                 content_hash=None if content_hash is None else content_hash.hex(),
                 group_id=group,
             )
+
+    def counter(self, key: str) -> int:
+        """A setting that counts; 0 where it was damaged so far that it is no number."""
+        value = self.setting(key, 0)
+        return value if isinstance(value, int) else 0
 
     def _number(self, query: str, *parameters: Any) -> int:
         return int(self._connection.execute(query, parameters).fetchone()[0])

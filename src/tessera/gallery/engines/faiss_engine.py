@@ -256,7 +256,7 @@ class FaissEngine:
         """Forget the removals that the saved index knows, once after each saving."""
         state = self._stored_state()
         with catalog.read() as snapshot:
-            trimmed_to = int(snapshot.setting("removals_since", 0))
+            trimmed_to = snapshot.counter("removals_since")
         if state is not None and trimmed_to < state.generation:
             with catalog.write() as batch:
                 batch.trim_removals(state.generation)
@@ -282,7 +282,7 @@ def _reaches(state: State, current: State, snapshot: Snapshot) -> bool:
     return (
         state.fingerprint == current.fingerprint
         and state.codec == current.codec
-        and int(snapshot.setting("removals_since", 0)) <= state.generation <= current.generation
+        and snapshot.counter("removals_since") <= state.generation <= current.generation
         and state.last_id <= current.last_id
     )
 

@@ -7,6 +7,7 @@ found by a reader whose catalogue still has it, until there are so many that eve
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import threading
@@ -20,16 +21,18 @@ import numpy as np
 from tessera.errors import IndexingError
 from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.snapshot import Snapshot
+from tessera.index.files import sample_digest
 from tessera.index.locks import SharedLock
 from tessera.local.compact import Codes, CompactFeatures
 from tessera.local.postings import Ids, Postings, Scores, verify_files
-from tessera.storage import write_atomically
+from tessera.storage import hash_file, write_atomically
 
 FOLDER = "postings"
 _MANIFEST = "manifest.json"
 SAVE_AFTER = 256  # images in memory; a reader makes up so many in a moment
 _GROWTH = 2.0  # a segment is at least so many times as large as the one after it
 _MOST_DEAD = 0.2
+_WHOLE_BYTES = 16 << 20  # of larger files, pages are compared when they are opened; `check` reads all
 _LOADS = 3  # how often to try to read segments that are replaced at the same moment
 
 
@@ -38,6 +41,7 @@ class _Segment:
     name: str
     images: int
     last_id: int
+    digest: str = ""  # of its files, as `_digest` sees them
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ class PostingsIndex:
         for segment in manifest.segments:
             try:
                 found += [f"{problem}." for problem in verify_files(self.folder / segment.name)]
+                if not found:
+                    self._load(segment)
             except IndexingError as error:
                 found.append(str(error))
         return found
@@ -141,13 +147,20 @@ class PostingsIndex:
             fits = stored is not None and stored.fingerprint == fingerprint
             manifest = stored if stored is not None and fits else _Manifest(fingerprint)
             try:
-                saved = [Postings.load(self.folder / segment.name)[0] for segment in manifest.segments]
+                saved = [self._load(segment) for segment in manifest.segments]
                 break
             except IndexingError:
                 manifest, saved = _Manifest(fingerprint), []
         with self._lock.alone():
             self._manifest, self._manifest_file, self._saved = manifest, file, saved
             self._tail, self._last_id = Postings(self._num_words), manifest.last_id
+
+    def _load(self, segment: _Segment) -> Postings:
+        """A segment, mapped, its files held against their digest before anything believes what they say."""
+        folder = self.folder / segment.name
+        if _digest(folder) != segment.digest:
+            raise IndexingError(f"The inverted file in {folder} is damaged or missing.")
+        return Postings.load(folder)[0]
 
     def _add_after(self, snapshot: Snapshot) -> None:
         last_id = snapshot.last_id()
@@ -165,10 +178,12 @@ class PostingsIndex:
         built = Postings(self._num_words)
         for rows in snapshot.stream_local_features(self._features, after_id):
             built.add([(image_id, CompactFeatures.from_bytes(features)) for image_id, features in rows])
-        segment = _Segment(f"segment-{uuid.uuid4().hex[:12]}", len(built), last_id)
-        built.save(self.folder / segment.name, {})
+        name = f"segment-{uuid.uuid4().hex[:12]}"
+        built.save(self.folder / name, {})
+        segment = _Segment(name, len(built), last_id, _digest(self.folder / name))
         manifest = _Manifest(fingerprint, (*kept, segment))
-        write_atomically(self.folder / _MANIFEST, json.dumps(asdict(manifest)).encode())
+        content = asdict(manifest)
+        write_atomically(self.folder / _MANIFEST, json.dumps({**content, "sha256": _sum(content)}).encode())
         named = {one.name for one in manifest.segments}
         for left in self.folder.glob("segment-*"):
             if left.name not in named:
@@ -188,6 +203,24 @@ class PostingsIndex:
     def _read_manifest(self) -> _Manifest | None:
         try:
             values = json.loads((self.folder / _MANIFEST).read_bytes())
+            if values.pop("sha256") != _sum(values):
+                return None
             return _Manifest(values["fingerprint"], tuple(_Segment(**segment) for segment in values["segments"]))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
+
+
+def _digest(folder: Path) -> str:
+    """What a segment's files are told by: their content, of a large one its length and pages spread over it."""
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(folder.glob("[!.]*")):
+            found = hash_file(path) if path.stat().st_size <= _WHOLE_BYTES else sample_digest(path)
+            digest.update(f"{path.name} {found}\n".encode())
+    except OSError as error:
+        raise IndexingError(f"The inverted file in {folder} cannot be read: {error}.") from error
+    return digest.hexdigest()
+
+
+def _sum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

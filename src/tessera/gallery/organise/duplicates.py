@@ -19,6 +19,7 @@ from tessera.data.images import Pixels, load_photo
 from tessera.data.signature import SIDE, make_signature, symmetry
 from tessera.errors import ImageError
 from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.organise.apart import pairs_apart
 from tessera.gallery.organise.components import connected_components
 from tessera.gallery.organise.pair_reader import PairReader
 from tessera.index.neighbours import NeighbourSearch, neighbour_pairs
@@ -80,21 +81,29 @@ def find_duplicates(
 
     Writes down which pairs were compared; the caller is the one writer.
     """
-    records = read_records(store, ids)
-    by_content: dict[str, list[Record]] = {}
-    for record in records:
-        by_content.setdefault(str(record.content_hash), []).append(record)
+    by_content = images_by_content(store, ids)
     contents = list(by_content)  # one picture of each content stands for all
-    first_of = {same[0].id: same[0] for same in by_content.values()}
+    firsts = [same[0] for same in by_content.values()]
     known = _known_pairs(store)
-    row_of = {content: row for row, content in enumerate(contents)}
-    agreed = {(row_of[a], row_of[b]): score for (a, b), score in known.items() if a in row_of and b in row_of}
-    candidates, symmetries = _candidates(store, [by_content[content][0] for content in contents])
+    candidates, symmetries = _candidates(store, firsts)
     lacking = [pair for pair in candidates if tuple(sorted((contents[pair[0]], contents[pair[1]]))) not in known]
-    image_ids = [by_content[content][0].id for content in contents]
-    found = _compare(PairReader(first_of), lacking, symmetries, image_ids, progress)
+    reader = PairReader({record.id: record for record in firsts})
+    found = _compare(reader, lacking, symmetries, [record.id for record in firsts], progress)
     _remember(store, {(contents[a], contents[b]): score for (a, b), score in found.items()})
-    edges = {pair: score for pair, score in {**agreed, **found}.items() if score > 0}
+    return read_duplicates(store, ids)
+
+
+def read_duplicates(store: Store, ids: Sequence[int] | None = None) -> list[CopyGroup]:
+    """Groups of copies by the pairs that were compared before, without those that a person took apart."""
+    by_content = images_by_content(store, ids)
+    contents = list(by_content)
+    row_of = {content: row for row, content in enumerate(contents)}
+    apart = pairs_apart(store, PAIR_KIND)
+    edges = {
+        (row_of[a], row_of[b]): score
+        for (a, b), score in _known_pairs(store).items()
+        if score > 0 and a in row_of and b in row_of and (a, b) not in apart
+    }
     best: dict[int, float] = {}
     for pair, score in edges.items():
         for row in pair:
@@ -102,7 +111,7 @@ def find_duplicates(
     groups = [
         _group({row: by_content[contents[row]] for row in rows}, best)
         for rows in connected_components(len(contents), edges)
-        if len(rows) > 1 or len(by_content[contents[rows[0]]]) > 1
+        if len(rows) > 1 or (len(by_content[contents[rows[0]]]) > 1 and (contents[rows[0]],) * 2 not in apart)
     ]
     return sorted(groups, key=lambda group: (-len(group.copies), group.keep.path))
 
@@ -113,6 +122,14 @@ def read_records(store: Store, ids: Sequence[int] | None) -> list[Record]:
         chosen = np.concatenate([*snapshot.stream_ids(), np.empty(0, np.int64)]) if ids is None else np.asarray(ids)
         found = snapshot.records([int(image_id) for image_id in chosen])
     return [found[image_id] for image_id in sorted(found)]
+
+
+def images_by_content(store: Store, ids: Sequence[int] | None) -> dict[str, list[Record]]:
+    """These images, or all, by the hash of what they hold."""
+    found: dict[str, list[Record]] = {}
+    for record in read_records(store, ids):
+        found.setdefault(str(record.content_hash), []).append(record)
+    return found
 
 
 def _candidates(store: Store, records: Sequence[Record]) -> tuple[list[tuple[int, int]], dict[tuple[int, int], int]]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.data.images import Pixels
 from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.organise.apart import pairs_apart
 from tessera.gallery.organise.components import Edges, join_components
-from tessera.gallery.organise.duplicates import read_records, stored_descriptors
+from tessera.gallery.organise.duplicates import images_by_content, stored_descriptors
 from tessera.gallery.organise.pair_reader import PairReader
 from tessera.index.neighbours import neighbour_pairs
 from tessera.local.colours import colour_difference
@@ -55,12 +56,15 @@ class PhotoGroup:
 
 def find_groups(store: Store, progress: Progress = lambda *_: None) -> list[PhotoGroup]:
     """Compare what was not compared before, join, and keep the groups; the caller is the one writer."""
-    records = read_records(store, None)
-    by_content: dict[str, list[Record]] = {}
-    for record in records:
-        by_content.setdefault(str(record.content_hash), []).append(record)
+    _compare(store, images_by_content(store, None), progress)
+    return join_groups(store)
+
+
+def join_groups(store: Store) -> list[PhotoGroup]:
+    """Make the groups of all pairs that were compared, but for those a person took apart; the caller is the writer."""
+    by_content = images_by_content(store, None)
     contents = list(by_content)
-    matches = _matches(store, by_content, contents, progress)
+    matches = _matches(store, contents)
     rows = join_components(len(contents), matches, LEAST_INLIERS, STRONG_INLIERS)
     inliers: Counter[int] = Counter()
     for pair, count in matches.items():
@@ -88,11 +92,9 @@ def read_groups(store: Store) -> list[PhotoGroup]:
     return sorted(groups, key=lambda group: (-len(group.images), group.id))
 
 
-def _matches(
-    store: Store, by_content: Mapping[str, Sequence[Record]], contents: Sequence[str], progress: Progress
-) -> Edges:
-    """The inliers of each pair of rows that was ever compared."""
-    row_of = {content: row for row, content in enumerate(contents)}
+def _compare(store: Store, by_content: Mapping[str, Sequence[Record]], progress: Progress) -> None:
+    """Count the inliers of pairs of neighbours that were not compared yet."""
+    contents = list(by_content)
     with store.catalog.read() as snapshot:
         known = snapshot.compared_pairs(PAIR_KIND)
     firsts = [by_content[content][0] for content in contents]
@@ -109,10 +111,19 @@ def _matches(
         with store.catalog.write() as batch:  # what was compared stays, also when this is interrupted
             batch.add_compared_pairs(PAIR_KIND, scores)
         progress(start + len(part), len(lacking))
+
+
+def _matches(store: Store, contents: Sequence[str]) -> Edges:
+    """The inliers of each pair of rows that was ever compared."""
+    row_of = {content: row for row, content in enumerate(contents)}
+    apart = pairs_apart(store, PAIR_KIND)
     with store.catalog.read() as snapshot:
         known = snapshot.compared_pairs(PAIR_KIND)
-    rows = {(row_of[a], row_of[b]): score for (a, b), score in known.items() if a in row_of and b in row_of}
-    return {(min(pair), max(pair)): score for pair, score in rows.items()}
+    return {
+        (min(row_of[a], row_of[b]), max(row_of[a], row_of[b])): score
+        for (a, b), score in known.items()
+        if a in row_of and b in row_of and (a, b) not in apart
+    }
 
 
 def _verify(reader: PairReader, pairs: Sequence[tuple[int, int]]) -> list[int]:

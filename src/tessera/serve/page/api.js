@@ -42,12 +42,23 @@ export const ready = () => ask("ready");
 export const stats = () => ask("api/stats");
 export const refiners = () => ask("api/refiners");
 export const facets = () => ask("api/facets");
-export const browse = (after, limit, where, signal) => {
+export const browse = (after, limit, where, sort, signal) => {
   const query = optionsQuery({ where });
+  query.set("sort", sort);
   query.set("after", after);
   query.set("limit", limit);
   return ask(`api/images?${query}`, { signal });
 };
+export const months = (where) => ask(`api/months?${optionsQuery({ where })}`);
+export const sets = (kind) => ask(`api/${kind}?limit=200`);
+export const organising = () => ask("api/organising");
+export const find = (kind) => ask(`api/${kind}/find`, { method: "POST" });
+export const leaveGroup = (id) => ask(`api/images/${id}/leave-group`, { method: "POST" });
+export const takeApart = (ids) =>
+  ask("api/duplicates/apart", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ids }) });
+export const path = (id) => ask(`api/images/${id}/path`);
+export const reveal = (id) => ask(`api/images/${id}/reveal`, { method: "POST" });
+export const originalUrl = (id) => `api/images/${id}/original`;
 export const image = (id) => ask(`api/images/${id}`);
 export const openSession = (key) =>
   ask("api/session", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ key }) });

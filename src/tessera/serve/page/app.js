@@ -7,6 +7,7 @@ import { Filters } from "./filters.js";
 import { Grid } from "./grid.js";
 import { LargeDialog } from "./large.js";
 import { sentence, tell } from "./notice.js";
+import { OrganiseView } from "./organise.js";
 import * as uploads from "./uploads.js";
 import { WhyDialog } from "./why.js";
 
@@ -20,7 +21,7 @@ const WELCOME = byTouch
   ? "Choose a picture, or tap one below, to find the same place or object."
   : "Drop, paste or choose a picture, or open one below, to find the same place or object.";
 
-let state = { query: null, box: null, k: 20, where: [], expand: "", rerank: "", why: null };
+let state = { view: "", sort: "added", query: null, box: null, k: 20, where: [], expand: "", rerank: "", why: null };
 let hits = [];
 let size = null; // of the query picture, in the pixels that the service counts boxes in
 let pending = null; // the search under way
@@ -32,6 +33,13 @@ let answered = null; // the query whose results are on the page
 const plural = (count, what) => `${count.toLocaleString()} ${what}${count === 1 ? "" : "s"}`;
 
 const grid = new Grid(element("grid"), (hit, tile) => (hit.score === undefined ? large.show(hit, tile) : openWhy(hit, tile)));
+const organise = new OrganiseView({
+  open: (image, all, tile) => {
+    hits = all;
+    large.show(image, tile);
+  },
+  askKey: () => askKey("Sorting asks for the writer’s key", false),
+});
 const large = new LargeDialog({ neighbour: (hit, by) => hits[hits.indexOf(hit) + by], search: (id) => start({ id }) });
 const filters = new Filters((where) => {
   state.where = where;
@@ -55,6 +63,8 @@ const why = new WhyDialog(
 
 function address({ why: open = state.why } = {}) {
   const query = new URLSearchParams();
+  if (state.view) query.set("view", state.view);
+  if (state.sort !== "added") query.set("sort", state.sort);
   if (state.query?.id !== undefined) query.set("image", state.query.id);
   if (state.query?.upload !== undefined) query.set("upload", state.query.upload);
   if (state.box) query.set("box", state.box.map((value) => value.toFixed(4)).join(","));
@@ -80,6 +90,8 @@ function readAddress() {
   const query = new URLSearchParams(location.search);
   const chosen = (id) => [...element(id).options].map(({ value }) => value).find((value) => value === query.get(id)) ?? "";
   state = {
+    view: ["groups", "duplicates"].includes(query.get("view")) ? query.get("view") : "",
+    sort: chosen("sort") || "added",
     query: null,
     box: boxFrom(query.get("box")),
     k: Number(query.get("k")) || 20,
@@ -120,7 +132,7 @@ function start(query) {
     if (type && !type.startsWith("image/")) return tell(`${name} is not a picture. Choose a JPEG, PNG, WebP, TIFF or GIF.`);
     query = { upload: uploads.add(query.file) };
   }
-  state = { ...state, query, box: null, why: null };
+  state = { ...state, view: "", query, box: null, why: null };
   remember();
   return show();
 }
@@ -131,6 +143,11 @@ async function show(note = "") {
   if (![...element("k").options].some((option) => Number(option.value) === state.k)) element("k").append(new Option(state.k));
   for (const id of ["k", "expand", "rerank"]) element(id).value = state[id];
   filters.show(state.where);
+  element("sort").value = state.sort;
+  for (const tab of document.querySelectorAll("[data-view]")) tab.setAttribute("aria-pressed", String(tab.dataset.view === state.view));
+  element("browse-tools").hidden = Boolean(state.query || state.view);
+  if (state.view) return showSets();
+  organise.hide();
   element("query").hidden = !state.query;
   boxes.set(null);
   size = null;
@@ -150,6 +167,37 @@ async function show(note = "") {
   showBoxTools();
   await run();
   if (note && showing === mine && element("notice").hidden) tell(note);
+}
+
+/** Groups or copies instead of pictures. */
+async function showSets() {
+  pending?.abort();
+  turning = null;
+  hits = [];
+  grid.replace(hits);
+  document.body.classList.remove("busy");
+  for (const id of ["query", "more", "welcome"]) element(id).hidden = true;
+  try {
+    await organise.show(state.view);
+  } catch (error) {
+    fail(error);
+  }
+}
+
+/** Another order, name or month of the gallery. */
+function arrange(changes) {
+  state = { ...state, ...changes };
+  remember();
+  return show();
+}
+
+const without = (start) => state.where.filter((filter) => !filter.startsWith(start));
+
+async function offerMonths() {
+  const { months } = await api.months(without("date="));
+  element("month-label").hidden = months.length < 2;
+  const chosen = state.where.find((filter) => filter.startsWith("date="))?.slice(5) ?? "";
+  element("month").replaceChildren(new Option("all", ""), ...months.map(({ month, images }) => new Option(`${month} (${images})`, month, false, month === chosen)));
 }
 
 /** Put the query's picture on the page; gives its size, or null where the browser cannot show it and nobody knows. */
@@ -218,8 +266,9 @@ async function browse(fresh) {
   const mine = (turning = Symbol());
   answered = null;
   try {
-    const answer = await api.browse(fresh ? 0 : hits.at(-1).id, PAGE, state.where);
-    if (turning !== mine || state.query) return;
+    const answer = await api.browse(fresh ? 0 : hits.at(-1).id, PAGE, state.where, state.sort);
+    if (turning !== mine || state.query || state.view) return;
+    if (fresh) offerMonths().catch(fail);
     hits = fresh ? answer.images : hits.concat(answer.images);
     if (fresh) grid.replace(hits);
     else grid.append(answer.images);
@@ -411,9 +460,18 @@ for (const id of ["k", "expand", "rerank"]) {
 }
 element("home").addEventListener("click", (event) => {
   event.preventDefault();
-  state = { ...state, query: null, box: null, why: null };
-  remember();
-  show();
+  arrange({ view: "", query: null, box: null, why: null });
+});
+for (const tab of document.querySelectorAll("[data-view]")) {
+  tab.addEventListener("click", () => arrange({ view: tab.dataset.view, query: null, box: null, why: null }));
+}
+element("sort").addEventListener("change", (event) => arrange({ sort: event.target.value }));
+element("month").addEventListener("change", (event) =>
+  arrange({ where: [...without("date="), ...(event.target.value ? [`date=${event.target.value}`] : [])] }));
+element("browse-tools").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const name = element("name").value.trim();
+  arrange({ where: [...without("name~"), ...(name ? [`name~${name}`] : [])] });
 });
 element("more").addEventListener("click", () => browse(false));
 new IntersectionObserver(([entry]) => entry.isIntersecting && browse(false), { rootMargin: "800px" }).observe(element("more"));
@@ -433,6 +491,8 @@ async function begin() {
     const stats = await api.stats();
     document.body.dataset.gallery = stats.gallery;
     element("add").hidden = !stats.writable;
+    element("large-path").hidden = !stats.own_machine;
+    element("large-reveal").hidden = !stats.reveals;
     element("count").textContent = plural(stats.images, "picture");
     await Promise.all([filters.load(), offerRefiners()]);
     await show(readAddress());

@@ -3,7 +3,7 @@
 import { facets } from "./api.js";
 
 const element = (id) => document.getElementById(id);
-const OPERATOR = /^(!=|>=|<=|>|<|=)?\s*(.*)$/;
+const OPERATOR = /^(!=|>=|<=|>|<|=|~)?\s*(.*)$/;
 
 export class Filters {
   /** change(where): the filters in use are others now. */
@@ -21,7 +21,8 @@ export class Filters {
   }
 
   async load() {
-    const { facets: known } = await facets();
+    const { facets: known, places } = await facets();
+    if (places.length) known.near = places.map(({ latitude, longitude }) => `${latitude.toFixed(3)},${longitude.toFixed(3)},2km`);
     const keys = Object.keys(known);
     const chosen = element("filter-key").value;
     element("filters").hidden = keys.length === 0;

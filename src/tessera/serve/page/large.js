@@ -1,6 +1,7 @@
 // One picture, large: zoom, its neighbours, what is known of it, download, and the search that begins with it.
 
-import { imageUrl } from "./api.js";
+import { imageUrl, originalUrl, path, reveal } from "./api.js";
+import { tell } from "./notice.js";
 
 const element = (id) => document.getElementById(id);
 
@@ -21,6 +22,12 @@ export class LargeDialog {
       this.dialog.close();
       search(this.hit.id);
     });
+    element("large-path").addEventListener("click", async () => {
+      const { path: text } = await path(this.hit.id);
+      await navigator.clipboard?.writeText(text).catch(() => {});
+      this.#fact("path", text);
+    });
+    element("large-reveal").addEventListener("click", () => reveal(this.hit.id).catch((error) => tell(error.message)));
     element("large-zoom").addEventListener("click", () => this.#zoom(!this.dialog.classList.contains("zoomed")));
     element("large-picture").addEventListener("click", (event) => this.#zoom(!this.dialog.classList.contains("zoomed"), event));
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
@@ -45,7 +52,7 @@ export class LargeDialog {
     element("large-title").textContent = hit.name;
     element("large-previous").disabled = !this.neighbour(hit, -1);
     element("large-next").disabled = !this.neighbour(hit, 1);
-    Object.assign(element("large-download"), { href: imageUrl(hit.id), download: hit.name.replace(/\.\w+$/, "") + ".jpg" });
+    Object.assign(element("large-download"), { href: originalUrl(hit.id), download: hit.name });
     const facts = [hit.width ? ["size", `${hit.width} × ${hit.height}`] : null, ...Object.entries(hit.metadata ?? {})];
     element("large-facts").replaceChildren(...facts.filter(Boolean).flatMap(([name, value]) => [
       Object.assign(document.createElement("dt"), { textContent: name }),
@@ -53,6 +60,13 @@ export class LargeDialog {
     ]));
     if (!this.dialog.open) this.dialog.showModal();
     element("large-search").focus();
+  }
+
+  #fact(name, value) {
+    element("large-facts").append(
+      Object.assign(document.createElement("dt"), { textContent: name }),
+      Object.assign(document.createElement("dd"), { textContent: value }),
+    );
   }
 
   /** Fit to the screen, or the picture's own pixels, around the place that was clicked. */
