@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tessera.errors import IndexingError
-from tessera.index.build import CODECS, FAST_ROWS, FLAT_ROWS, build_index, choose_codec
+from tessera.index.build import FAST_ROWS, FLAT_ROWS, build_index, choose_codec
+from tessera.index.codecs import CODECS
 from tessera.index.codecs.block_scan import scan_blocks
 from tessera.index.codecs.coarse_scan import CoarseScan
 from tessera.index.codecs.codec import use_threads

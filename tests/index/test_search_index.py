@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tessera.errors import IndexingError
-from tessera.index.build import CODECS, build_index, load_index
+from tessera.index.build import build_index, load_index
+from tessera.index.codecs import CODECS
 from tessera.index.files import MANIFEST, read_manifest, verify, write_manifest
 from tessera.index.search_index import SearchIndex
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tessera.index.codecs import CODECS
+
 Float32s = npt.NDArray[np.float32]
 Float16s = npt.NDArray[np.float16]
 Int64s = npt.NDArray[np.int64]
@@ -288,7 +290,7 @@ def _hnsw(count: int, dim: int) -> Any:
     return index
 
 
-CODEC_NAMES = ("flat", "pq1", "pq8", "fast", "ivf")
+CODEC_NAMES = tuple(CODECS)
 PEERS: dict[str, Callable[[], Competitor]] = {
     "numpy": NumpyPeer,
     "faiss IndexPQ": lambda: FaissPeer(_index_pq),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from tessera.cli.commands import CommandGroup
-from tessera.cli.options import AugmentOption, ExpandOption, RerankOption
+from tessera.cli.options import CODEC_CHOICES, AugmentOption, ExpandOption, RerankOption
 
 if TYPE_CHECKING:
     from tessera.data.benchmark import Benchmark
@@ -39,7 +39,9 @@ class EvaluateOptions:
         Literal["global", "auto", "local"],
         typer.Option(help="The descriptor alone, as published figures are, or the search that people use."),
     ] = "global"
-    codec: Annotated[str, typer.Option(help="flat (exact), pq1, pq8, fast, ivf or auto.")] = "flat"
+    codec: Annotated[str, typer.Option(metavar=CODEC_CHOICES, help="How descriptors are coded; flat is exact.")] = (
+        "flat"
+    )
     distractors: Annotated[
         Path | None, typer.Option(help="A folder of images that no query should find, such as R1M.")
     ] = None

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tessera.index.codecs import AUTO, CODECS
 from tessera.refiners import AUGMENT_SUMMARY, EXPANSIONS, RERANKERS, choices, describe_choices
 
 DEFAULT_GALLERY = Path("gallery.tessera")
@@ -22,6 +23,7 @@ GalleryOption = Annotated[
         show_default=True,
     ),
 ]
+CODEC_CHOICES = "|".join((AUTO, *CODECS))
 ModelOption = Annotated[
     str | None,
     typer.Option(
@@ -30,9 +32,7 @@ ModelOption = Annotated[
 ]
 CodecOption = Annotated[
     str | None,
-    typer.Option(
-        "--codec", metavar="auto|flat|pq1|pq8|fast|ivf", help="How descriptors are coded.", show_default="auto"
-    ),
+    typer.Option("--codec", metavar=CODEC_CHOICES, help="How descriptors are coded.", show_default=AUTO),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where the network runs.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer as JSON on stdout.")]

@@ -34,6 +34,7 @@ from tessera.gallery.engines.postings_index import PostingsIndex
 from tessera.gallery.ingest.describer import Describer
 from tessera.gallery.ingest.local_describer import LocalDescriber
 from tessera.gallery.view import View
+from tessera.index.codecs import CODECS
 from tessera.models.bundle import DEFAULT_MODEL
 from tessera.storage import make_folder, storage_error
 
@@ -388,11 +389,8 @@ def absolute_engine(name: str) -> str:
 
 def _known_codec(codec: str | None) -> str | None:
     """The codec, if there is such a one: a mistyped name must not become the gallery's own."""
-    if codec is not None and codec != DEFAULT_CODEC:
-        from tessera.index.build import CODECS
-
-        if codec not in CODECS:
-            raise UsageError(unknown_name("codec", codec, [DEFAULT_CODEC, *CODECS]))
+    if codec is not None and codec != DEFAULT_CODEC and codec not in CODECS:
+        raise UsageError(unknown_name("codec", codec, [DEFAULT_CODEC, *CODECS]))
     return codec
 
 

@@ -9,21 +9,12 @@ import numpy.typing as npt
 
 from tessera.config import from_mapping
 from tessera.errors import IndexingError, unknown_name
-from tessera.index.codecs.codec import Arrays, Codec, use_threads
-from tessera.index.codecs.fast import FastCodec
-from tessera.index.codecs.flat import FlatCodec
-from tessera.index.codecs.ivf import IvfCodec
-from tessera.index.codecs.pq1 import Pq1Codec
-from tessera.index.codecs.pq8 import Pq8Codec
+from tessera.index.codecs import AUTO, CODECS, codec_class
+from tessera.index.codecs.codec import Arrays, use_threads
 from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore
 from tessera.index.files import read_array, read_manifest
 from tessera.index.rows import Rows
 from tessera.index.search_index import Fitted, SearchIndex, measure_error
-from tessera.registry import Registry
-
-CODECS: Registry[type[Codec]] = Registry("codec")
-for _codec in (FlatCodec, Pq1Codec, Pq8Codec, FastCodec, IvfCodec):
-    CODECS.add(_codec.name, _codec)
 
 FLAT_ROWS = 20_000  # 80 MB and some milliseconds: nothing to gain from codes
 FAST_ROWS = 4_000_000  # beyond, scanning every code takes longer than people like to wait
@@ -61,14 +52,15 @@ def build_index(
         for start, block in store.halves(BLOCK_ROWS):
             if len(wrong := np.flatnonzero(~np.isfinite(block).all(axis=1))):
                 raise IndexingError(f"The descriptor of id {given[start + wrong[0]]} holds values that are not finite.")
-    name = choose_codec(len(given)) if codec == "auto" else codec
+    name = choose_codec(len(given)) if codec == AUTO else codec
     if name not in CODECS:
-        raise IndexingError(unknown_name("codec", name, ["auto", *CODECS]))
-    target = CODECS[name].target_recall if target_recall is None else target_recall
+        raise IndexingError(unknown_name("codec", name, [AUTO, *CODECS]))
+    chosen = codec_class(name)
+    target = chosen.target_recall if target_recall is None else target_recall
     if not 0 < target <= 1:
         raise IndexingError(f"The target recall must lie between 0 and 1, not at {target}.")
     with use_threads(threads):
-        coded = CODECS[name].fit(store, seed=seed, target_recall=target)
+        coded = chosen.fit(store, seed=seed, target_recall=target)
         error = measure_error(coded, store, seed)
     return SearchIndex(coded, store, Rows(given), fitted=Fitted(seed, target, error, len(store)))
 
@@ -95,7 +87,7 @@ def load_index(path: str | Path) -> SearchIndex:
     values = manifest["values"]
     assert isinstance(values, dict)
     try:
-        codec = CODECS[name].restore(values, arrays, store)
+        codec = codec_class(name).restore(values, arrays, store)
     except KeyError as error:
         raise IndexingError(f"The index in {folder} has no {error}: an older Tessera wrote it. Rebuild it.") from error
     rows = Rows(read_array(folder, files["ids"], mapped=False), read_array(folder, files["live"], mapped=False))
