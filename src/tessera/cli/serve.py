@@ -67,14 +67,14 @@ def serve(
     for folder in settings.watch:
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder. Name folders to watch.")
-    listener = listen(settings)  # a port that is taken ends the command before a gallery is made
-    is_new = not gallery.exists()
-    with contextlib.suppress(GalleryLockedError), Gallery(settings.gallery_path):
-        pass  # what is no gallery ends the command here, not in the service's log
-    log_to_stderr(context.obj or "info")
-    if is_new and not watch:
-        typer.echo(f"{gallery} is new and empty: fill it with `tessera index PHOTOS -g {gallery}`", err=True)
-    port = listener.getsockname()[1]
-    typer.echo(describe_addresses(settings, port, for_a_terminal=sys.stderr.isatty()), err=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        make_server(settings).run([listener])
+    with listen(settings) as listener:  # a port that is taken ends the command before a gallery is made
+        is_new = not gallery.exists()
+        with contextlib.suppress(GalleryLockedError), Gallery(settings.gallery_path):
+            pass  # what is no gallery ends the command here, not in the service's log
+        log_to_stderr(context.obj or "info")
+        if is_new and not watch:
+            typer.echo(f"{gallery} is new and empty: fill it with `tessera index PHOTOS -g {gallery}`", err=True)
+        port = listener.getsockname()[1]
+        typer.echo(describe_addresses(settings, port, for_a_terminal=sys.stderr.isatty()), err=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            make_server(settings).run([listener])

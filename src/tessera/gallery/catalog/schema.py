@@ -136,7 +136,6 @@ class FrozenConnection(sqlite3.Connection):
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection in autocommit mode: transactions are opened by name, so that none is opened by accident."""
     connection = _connect(path)
-    _add_functions(connection)
     try:
         connection.execute("PRAGMA synchronous = FULL")  # a commit that was acknowledged survives a power cut
         if read_only:
@@ -150,11 +149,6 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def _add_functions(connection: sqlite3.Connection) -> None:
-    connection.create_function("tessera_checksum", -1, row_checksum, deterministic=True)
-    connection.create_function("tessera_metadata", 1, readable_metadata, deterministic=True)
-
-
 def _connect_frozen(path: Path) -> sqlite3.Connection:
     """Read a catalogue where nothing may be written, not even the log that readers share with a writer.
 
@@ -164,7 +158,7 @@ def _connect_frozen(path: Path) -> sqlite3.Connection:
 
 
 def _connect(database: str | Path, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         database,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
@@ -172,6 +166,9 @@ def _connect(database: str | Path, kind: type[sqlite3.Connection] = sqlite3.Conn
         factory=kind,
         uri=kind is FrozenConnection,
     )
+    connection.create_function("tessera_checksum", -1, row_checksum, deterministic=True)
+    connection.create_function("tessera_metadata", 1, readable_metadata, deterministic=True)
+    return connection
 
 
 def _has_log(path: Path) -> bool:
@@ -271,7 +268,6 @@ def _tables(connection: sqlite3.Connection) -> tuple[tuple[Any, ...], ...]:
 @functools.cache
 def _tables_of_version(version: int) -> tuple[tuple[Any, ...], ...]:
     with contextlib.closing(_connect(":memory:")) as connection:
-        _add_functions(connection)
         for step in MIGRATIONS[:version]:
             for statement in step:
                 connection.execute(statement)
