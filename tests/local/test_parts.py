@@ -216,7 +216,8 @@ def test_another_view_is_verified_and_strangers_are_not(model, scene):
 
 
 def test_nothing_is_matched_with_nothing(model):
-    empty = QueryFeatures(np.zeros((0, 8), np.int64), np.zeros((0, 8), np.uint64), np.zeros((0, 2), np.float32), (0, 0))
+    nothing = np.zeros((0, 2), np.float32)
+    empty = QueryFeatures(np.zeros((0, 8), np.int64), np.zeros((0, 8), np.uint64), nothing, nothing[:, 0], (0, 0))
     assert [one.num_inliers for one in verify_many(empty, [random_features(0)], model.num_words)] == [0]
 
 

@@ -1,7 +1,7 @@
 """Match a query with images by compact features, many at once, and verify by geometry what matches.
 
 Only features in a common word are compared, so a pair of images costs microseconds; each feature then has one match,
-its most similar. A homography that enough places agree on verifies an image.
+its most similar. A transformation that enough places agree on verifies an image.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import numpy.typing as npt
 
 from tessera.local.compact import CompactFeatures, concatenate
 from tessera.local.parts import QueryFeatures
-from tessera.local.verification import VerificationConfig, fit_transformation
+from tessera.local.single_match import verify_single_matches
 
 MAX_DISTANCE = 22  # of 64 signs, for a match; chosen on val
 _LEAST_MATCHES = 5
 _MOST_MATCHES = 400  # the most similar ones; more only cost time
-# Half a hundredth of the picture: façades are not flat, and affine regions are not placed to the pixel.
-CONFIG = VerificationConfig(threshold_px=6.0, max_iterations=1000)
 
 Indices = npt.NDArray[np.int64]
 
@@ -87,8 +85,14 @@ def verify_many(
         pairs = np.stack([of_query[part], of_image[part]], axis=1)
         if len(pairs) < _LEAST_MATCHES:
             return Verified(0, len(pairs), pairs[:0], None)
-        source, target = query.positions[pairs[:, 0]], stored[number].positions[pairs[:, 1]]
-        outcome = fit_transformation(source, target, pairs, CONFIG)
+        mine, theirs = pairs.T
+        outcome = verify_single_matches(
+            query.positions[mine],
+            query.scales[mine],
+            stored[number].positions[theirs],
+            stored[number].scales[theirs],
+            pairs,
+        )
         return Verified(outcome.num_inliers, len(pairs), pairs[outcome.inliers], outcome.transformation)
 
     if threads == 1:

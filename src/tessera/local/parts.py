@@ -37,6 +37,7 @@ class QueryFeatures:
     words: npt.NDArray[np.int64]  # N M
     codes: Codes  # N M
     positions: Vectors  # N 2
+    scales: Vectors  # N
     image_size: tuple[int, int]
 
     def __len__(self) -> int:
@@ -84,7 +85,7 @@ class PartsModel:
         """What a search compares with it: each feature in its several nearest words."""
         words = self._assign(features.descriptors, QUERY_ASSIGNMENT)
         codes = self._codes(features.descriptors, words)
-        return QueryFeatures(words, codes, features.positions, features.image_size)
+        return QueryFeatures(words, codes, features.positions, features.scales, features.image_size)
 
     def _codes(self, descriptors: Vectors, words: npt.NDArray[np.int64]) -> Codes:
         projected = descriptors @ self._projection

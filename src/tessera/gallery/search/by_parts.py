@@ -3,7 +3,7 @@
 1. Score: every image by ASMK* over local features, the nearest by descriptor; both standardised by how strangers score.
 2. Verify: the best by both are matched with the query, and a homography counts the places that agree.
 3. Expand: descriptors of the verified join the query's, and their features join its features where they show it. Score
-   and verify again.
+   and verify again, twice.
 4. Judge: one logistic model gives each hit the probability that it shows the same thing, and ranks by it.
 
 A query that nothing verifies is tried turned by quarter turns.
@@ -32,6 +32,7 @@ Vector = npt.NDArray[np.float32]
 NUM_CANDIDATES = 400  # of either kind, where fewer hits are asked for
 NUM_VERIFIED = 200  # candidates that are matched with the query, before and after expansion
 EXPAND_INLIERS = 10  # an image with fewer does not expand the query
+NUM_EXPANSIONS = 2  # the second by what the first has found
 NUM_EXPANDING = 10  # descriptors, and
 NUM_EXPANDING_LOCAL = 4  # images whose features join the query's
 _TURNED_CANDIDATES = 30  # of each turn
@@ -128,11 +129,14 @@ class PartsSearch:
                 query, (words, codes) = turned, aggregate_query(turned)
                 scored = self._score(descriptor, words, codes, weight)
                 self._verify(query, found)
-        confirmed = self._confirmed()
-        if confirmed:
-            descriptor = self._expand_descriptor(descriptor, confirmed)
-            words, codes = self._expand_features(query, words, codes, confirmed)
-            scored = self._score(descriptor, words, codes, weight)
+        known: list[int] = []
+        for _ in range(NUM_EXPANSIONS):
+            confirmed = self._confirmed()
+            if confirmed == known:
+                break
+            known = confirmed
+            expanded = self._expand_descriptor(descriptor, confirmed)
+            scored = self._score(expanded, *self._expand_features(query, words, codes, confirmed), weight)
             best = scored.best(self._calibration, NUM_VERIFIED)
             self._verify(query, [i for i in best.tolist() if i not in self._verified])
         return self._judge(scored, turns)
