@@ -83,7 +83,7 @@ def verify_single_matches(
 
 
 def _bend(first: Array, second: Array, affine: Verification, config: SingleMatchConfig) -> Verification:
-    """The same with a homography, where that agrees with more matches than the affinity, as closely as it was fitted."""
+    """The same by a homography, where it agrees with more matches than the affinity, as closely as it was fitted."""
     assert affine.transformation is not None
     distances = _distances(first, second, affine.transformation)
     near = np.flatnonzero(distances < config.homography_px)
