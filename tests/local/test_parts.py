@@ -194,7 +194,7 @@ def test_a_query_has_several_words_a_feature(model, scene):
     query = model.encode_query(scene)
     assert query.words.shape == (len(scene), 8)
     stored = model.encode(scene)
-    assert (query.words[:, 0] == stored.words).mean() > 0.99
+    assert (query.words[:, 0] == stored.words).mean() > 0.95
     words, _ = aggregate_query(query)
     assert (np.diff(words) > 0).all()
     assert len(words) > len(np.unique(stored.words))

@@ -69,7 +69,7 @@ class Calibration:
     slope, offset: of the logistic curve. certain: the probability from which on an answer is called certain.
     """
 
-    weights: tuple[float, ...] = (0.6, 0.75, 2.5, 1.5, 1.0, 25.0)
+    weights: tuple[float, ...] = (0.7, 0.5, 1.5, 1.5, 1.0, 25.0)
     local_weight: float = 0.5
     slope: float = 0.385
     offset: float = -3.68

@@ -135,7 +135,8 @@ def _refine_maxima(responses: list[Vectors], level: int, octave: int) -> Vectors
     is_peak = (here >= cv2.dilate(here, kernel)) & (here > _LEAST_RESPONSE)
     is_peak &= (here > cv2.dilate(below, kernel)) & (here > cv2.dilate(above, kernel))
     is_peak[:_BORDER] = is_peak[-_BORDER:] = is_peak[:, :_BORDER] = is_peak[:, -_BORDER:] = False
-    y, x = np.nonzero(is_peak)
+    places: Any = cv2.findNonZero(is_peak.view(np.uint8))  # several times as fast as numpy's; None where there is none
+    x, y = (np.empty(0) if places is None else places).reshape(-1, 2).T.astype(np.intp)
     value = here[y, x]
     pairs = (here[y, x - 1], here[y, x + 1]), (here[y - 1, x], here[y + 1, x]), (below[y, x], above[y, x])
     slopes = [(after - before) / 2 for before, after in pairs]
@@ -181,7 +182,10 @@ def _second_moments(patches: Vectors, window: Vectors) -> Shapes:
     dx, dy = np.zeros_like(patches), np.zeros_like(patches)
     dx[:, :, 1:-1] = patches[:, :, 2:] - patches[:, :, :-2]
     dy[:, 1:-1] = patches[:, 2:] - patches[:, :-2]
-    xx, xy, yy = ((a * b * window).sum(axis=(1, 2), dtype=np.float64) for a, b in ((dx, dx), (dx, dy), (dy, dy)))
+    weights = window.ravel()
+    xx, xy, yy = (
+        ((a * b).reshape(len(patches), -1) @ weights).astype(np.float64) for a, b in ((dx, dx), (dx, dy), (dy, dy))
+    )
     moments = np.stack([np.stack([xx, xy], -1), np.stack([xy, yy], -1)], -2)
     return np.asarray(moments / np.maximum(xx + yy, 1e-9)[:, None, None] + 1e-6 * np.eye(2))
 

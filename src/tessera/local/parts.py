@@ -26,7 +26,7 @@ PACKAGED = "parts"
 PROJECTION_NAME, GROUPS_NAME = "projection.npy", "groups.npy"
 QUERY_ASSIGNMENT = 8  # words of a query feature that its matches may lie in
 ASMK_ASSIGNMENT = 5  # and of these, those that the ranking uses
-_NPROBE = 24  # of the 128 groups of centroids
+_NPROBE, _STORED_NPROBE = 24, 12  # of the 128 groups of centroids: 99.7 and 97.5 % get their nearest word
 TURNS = (0, 1, 2, 3)  # quarter turns, counter-clockwise
 
 
@@ -72,7 +72,7 @@ class PartsModel:
 
     def encode(self, features: LocalFeatures) -> CompactFeatures:
         """What a gallery stores of an image."""
-        words = self._assign(features.descriptors, 1)
+        words = self._assign(features.descriptors, 1, _STORED_NPROBE)
         return CompactFeatures(
             words[:, 0].astype(np.uint16),
             self._codes(features.descriptors, words)[:, 0],
@@ -83,7 +83,7 @@ class PartsModel:
 
     def encode_query(self, features: LocalFeatures) -> QueryFeatures:
         """What a search compares with it: each feature in its several nearest words."""
-        words = self._assign(features.descriptors, QUERY_ASSIGNMENT)
+        words = self._assign(features.descriptors, QUERY_ASSIGNMENT, _NPROBE)
         codes = self._codes(features.descriptors, words)
         return QueryFeatures(words, codes, features.positions, features.scales, features.image_size)
 
@@ -92,11 +92,15 @@ class PartsModel:
         residuals = projected[:, None] - self._projected[words]
         return pack_bits((residuals > 0).reshape(-1, CODE_BITS)).reshape(words.shape)
 
-    def _assign(self, descriptors: Vectors, nearest: int) -> npt.NDArray[np.int64]:
+    def _assign(self, descriptors: Vectors, nearest: int, nprobe: int) -> npt.NDArray[np.int64]:
         """The nearest words, N M, looked for in the nearest groups of centroids."""
+        import faiss
+
         if not len(descriptors):
             return np.zeros((0, nearest), np.int64)
-        return np.asarray(self._quantiser.search(np.ascontiguousarray(descriptors, np.float32), nearest)[1])
+        probes = faiss.SearchParametersIVF(nprobe=nprobe)
+        asked = np.ascontiguousarray(descriptors, np.float32)
+        return np.asarray(self._quantiser.search(asked, nearest, params=probes)[1])
 
     @cached_property
     def _quantiser(self) -> Any:
@@ -107,7 +111,6 @@ class PartsModel:
         coarse.add(groups)
         index = faiss.IndexIVFFlat(coarse, groups.shape[1], len(groups))
         index.add(self._centroids)
-        index.nprobe = min(_NPROBE, len(groups))
         self._coarse = coarse  # FAISS keeps no reference of its own
         return index
 

@@ -33,7 +33,7 @@ def sample_patches(levels: list[Vectors], centers: Vectors, shapes: Shapes, side
     import cv2
 
     ticks = np.linspace(-radius, radius, side, dtype=np.float32)
-    grid = np.stack(np.meshgrid(ticks, ticks), axis=-1).reshape(-1, 2)
+    grid = np.stack(np.meshgrid(ticks, ticks)).reshape(2, -1)
     steps = np.sqrt(np.abs(np.linalg.det(shapes))) * (2 * radius / (side - 1))
     wanted = np.ceil(np.log2(np.maximum(steps, 1e-6)) - _OVERSAMPLING)
     chosen = np.clip(wanted, 0, len(levels) - 1).astype(np.int64)
@@ -42,9 +42,9 @@ def sample_patches(levels: list[Vectors], centers: Vectors, shapes: Shapes, side
         rows = np.flatnonzero(chosen == level)
         for start in range(0, len(rows), _AT_ONCE):
             part = rows[start : start + _AT_ONCE]
-            points = grid[None] @ shapes[part].transpose(0, 2, 1).astype(np.float32) + centers[part, None]
-            points = (points / np.float32(2**level)).reshape(-1, side, 2)  # pyrDown keeps the first pixel in its place
-            x, y = np.ascontiguousarray(points[..., 0]), np.ascontiguousarray(points[..., 1])
+            # pyrDown keeps the first pixel in its place
+            frames, places = (of_all[part].astype(np.float32) / np.float32(2**level) for of_all in (shapes, centers))
+            x, y = ((frames[:, axis] @ grid + places[:, axis, None]).reshape(-1, side) for axis in (0, 1))
             read: Any = cv2.remap(levels[level], x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
             patches[part] = read.reshape(-1, side, side)
     return patches

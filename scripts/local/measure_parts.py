@@ -1,0 +1,241 @@
+"""Measure the default search, and fit the curve that makes probabilities of its scores.
+
+    python scripts/local/measure_parts.py --data DATA --role val -o WORK/val
+    python scripts/local/measure_parts.py --data DATA --role train --fit -o WORK/train
+
+DATA holds `instances` and `gldv2-50`. All photos of the role make one gallery, in the folder WORK/ROLE, kept for the
+next run; gldv2-50's areas are distractors only. Each query is searched twice: leave one out, and with every photo of
+its thing taken out. Writes `map.csv`, `reliability.csv` and `certainty.csv`; `--fit` prints slope and offset.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera import Gallery
+from tessera.evaluate.protocol import average_precision
+from tessera.gallery.search.query import QueryPicture
+from tessera.gallery.search.search_options import SearchOptions
+from tessera.gallery.view import View
+from tessera.local.postings import aggregate_query
+
+Array = npt.NDArray[np.float64]
+SHOWN = 10  # hits of a query that the curve is about: what a person looks at
+BINS = 10
+
+
+@dataclass(frozen=True)
+class Photo:
+    path: Path
+    thing: str
+    set: str
+    asks: bool = True
+
+
+@dataclass(frozen=True)
+class Query:
+    """What was found for one query. right: of each hit, whether it shows the same thing."""
+
+    set: str
+    num_right: int  # in the gallery
+    scores: Array  # of its hits, best first
+    right: npt.NDArray[np.bool_]
+    without: Array  # scores, its thing taken out
+    rankings: dict[str, npt.NDArray[np.bool_]]  # whether it is right, in the order of each way to search
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--role", choices=("train", "val"), default="val")
+    parser.add_argument("--every", type=int, default=1, help="ask with every n-th photo of instances")
+    parser.add_argument("--every-landmark", type=int, default=4, help="and of gldv2-50")
+    parser.add_argument("--first", type=int, default=0, help="the first of every n")
+    parser.add_argument("--fit", action="store_true", help="fit the curve, and judge by what was fitted")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    photos = list(read_photos(args.data, args.role))
+    asking = [k for k, photo in enumerate(photos) if photo.asks]
+    landmarks = [k for k in asking if photos[k].set == "gldv2-50"][args.first :: args.every_landmark]
+    queries = [k for k in asking if photos[k].set != "gldv2-50"][args.first :: args.every] + landmarks
+    with Gallery(args.output / "gallery") as gallery:
+        fill(gallery, photos, args.output)
+        asked = list(ask(gallery, photos, queries))
+        calibration = gallery._searcher._parts.calibration
+    write_map(asked, args.output / "map.csv")
+    if args.fit:
+        slope, offset = fit_curve(asked)
+        print(f"slope {slope:.4f}, offset {offset:.4f}")
+        calibration = dataclasses.replace(calibration, slope=slope, offset=offset)
+    write_reliability(asked, calibration, args.output / "reliability.csv")
+    write_certainty(asked, calibration, args.output / "certainty.csv")
+
+
+def read_photos(data: Path, role: str) -> Iterator[Photo]:
+    with (data / "instances" / "labels.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["role"] == role:
+                yield Photo(data / "instances" / row["path"], f"{row['set']}/{row['label']}", row["set"])
+    folder = data / "gldv2-50"
+    with (folder / "roles.csv").open(newline="") as file:
+        kinds = {row["landmark_id"]: row["kind"] for row in csv.DictReader(file) if row["role"] == role}
+    with (folder / "duplicates.csv").open(newline="") as file:
+        dropped = {row["drop"] for row in csv.DictReader(file)}
+    with (folder / "train.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            name, kind = row["id"], kinds.get(row["landmark_id"])
+            if kind is not None and name not in dropped:
+                path = folder / "train" / name[0] / name[1] / name[2] / f"{name}.jpg"
+                yield Photo(path, f"gldv2-50/{row['landmark_id']}", "gldv2-50", asks=kind == "object")
+
+
+def fill(gallery: Gallery, photos: list[Photo], folder: Path) -> None:
+    listed = folder / "photos.txt"
+    listed.write_text("".join(f"{photo.path.resolve()}\n" for photo in photos))
+    print(gallery.index(listed))
+
+
+def ask(gallery: Gallery, photos: list[Photo], queries: list[int]) -> Iterator[Query]:
+    ids = {image.path: image.id for image in _all_images(gallery)}
+    own_ids = np.array([ids[str(photo.path.resolve())] for photo in photos])
+    things = np.array([photo.thing for photo in photos])
+    thing_of = dict(zip(own_ids.tolist(), things.tolist(), strict=True))
+    store, parts = gallery._store, gallery._searcher._parts
+    with store.pin() as view:
+        for done, k in enumerate(queries):
+            picture = QueryPicture(photos[k].path, exclude=int(own_ids[k]))
+            descriptor = picture.describe(view.snapshot, lambda: store.open_extractor(view.snapshot))
+            features = parts.describe(picture, view)
+            own, everything = int(own_ids[k]), SearchOptions(len(photos))
+            others = np.sort(own_ids[things != things[k]])
+            hits = parts.search(view, descriptor, features, everything, None, own)
+            without = parts.search(view, descriptor, features, SearchOptions(SHOWN), others, own)
+
+            def is_right(found: Any, thing: str = photos[k].thing) -> npt.NDArray[np.bool_]:
+                return np.array([thing_of[int(i)] == thing for i in found], bool)
+
+            right = is_right(hits.ids)
+            rankings = {
+                "lite": right[np.argsort(-hits.cosines, kind="stable")],
+                "ASMK*": is_right(_by_asmk(parts, view, features, own)),
+                "default search": right,
+            }
+            num_right = int((things == things[k]).sum()) - 1
+            if num_right:
+                yield Query(
+                    photos[k].set,
+                    num_right,
+                    parts.calibration.scores(hits.evidence),
+                    right,
+                    parts.calibration.scores(without.evidence),
+                    rankings,
+                )
+            if done % 50 == 49:
+                print(f"{done + 1} of {len(queries)} queries", flush=True)
+
+
+def _all_images(gallery: Gallery) -> Iterator[Any]:
+    after = 0
+    while page := gallery.images(after_id=after, limit=1000):
+        yield from page
+        after = page[-1].id
+
+
+def _by_asmk(parts: Any, view: View, features: Any, own: int) -> list[int]:
+    ids, scores = parts.postings.scores(*aggregate_query(parts.model.encode_query(features)))
+    return [int(i) for i in ids[np.argsort(-scores, kind="stable")] if i != own]
+
+
+def write_map(asked: list[Query], path: Path) -> None:
+    by_set: dict[str, list[Query]] = defaultdict(list)
+    for query in asked:
+        by_set[query.set].append(query)
+    ways = list(asked[0].rankings)
+    rows = []
+    for name, queries in sorted(by_set.items(), key=lambda item: (item[0] == "gldv2-50", item[0])):
+        means = [
+            100 * np.mean([average_precision(np.flatnonzero(q.rankings[way]), q.num_right) for q in queries])
+            for way in ways
+        ]
+        rows.append([name, len(queries), *(f"{mean:.1f}" for mean in means)])
+    _write(path, ["set", "queries", *ways], rows)
+
+
+def fit_curve(asked: list[Query]) -> tuple[float, float]:
+    """Slope and offset of the logistic curve over the best hits of every query, every set worth the same: Newton."""
+    parts = [_shown(query) for query in asked]
+    sizes = defaultdict(int)
+    for query, (scores, _) in zip(asked, parts, strict=True):
+        sizes[query.set] += len(scores)
+    scores, right = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+    weights = np.concatenate([np.full(len(s), 1 / sizes[q.set]) for q, (s, _) in zip(asked, parts, strict=True)])
+    design = np.column_stack([scores, np.ones(len(scores))])
+    curve = np.array([0.4, -4.0])
+    for _ in range(50):
+        chance = 1 / (1 + np.exp(-design @ curve))
+        slope = design.T @ (weights * (right - chance))
+        curvature = (design * (weights * chance * (1 - chance))[:, None]).T @ design
+        curve = curve + np.linalg.solve(curvature + 1e-9 * np.eye(2), slope)
+    return float(curve[0]), float(curve[1])
+
+
+def _shown(query: Query) -> tuple[Array, npt.NDArray[np.bool_]]:
+    return query.scores[:SHOWN], query.right[:SHOWN]
+
+
+def write_reliability(asked: list[Query], calibration: Any, path: Path) -> None:
+    """The reliability diagram of the best hits, and the expected calibration error, over all and by set."""
+    rows = []
+    for name in ["all", *sorted({query.set for query in asked})]:
+        parts = [_shown(query) for query in asked if name in ("all", query.set)]
+        chances = calibration.probabilities(np.concatenate([part[0] for part in parts]))
+        right = np.concatenate([part[1] for part in parts])
+        bins = np.minimum((chances * BINS).astype(int), BINS - 1)
+        error = 0.0
+        for number in range(BINS):
+            inside = bins == number
+            if not inside.any():
+                continue
+            foretold, seen = chances[inside].mean(), right[inside].mean()
+            error += inside.mean() * abs(foretold - seen)
+            if name == "all":
+                rows.append([name, number / BINS, int(inside.sum()), f"{foretold:.3f}", f"{seen:.3f}"])
+        rows.append([name, "expected calibration error", len(chances), "", f"{error:.4f}"])
+    _write(path, ["set", "probability from", "hits", "foretold", "seen"], rows)
+
+
+def write_certainty(asked: list[Query], calibration: Any, path: Path) -> None:
+    """How many are told that nothing is certain: of queries with an answer in the gallery, and of those without."""
+    rows = []
+    for name in ["all", *sorted({query.set for query in asked})]:
+        chosen = [query for query in asked if name in ("all", query.set)]
+        told = [
+            np.mean([calibration.probabilities(scores[:1]).max(initial=0) < calibration.certain for scores in answers])
+            for answers in ([q.scores for q in chosen], [q.without for q in chosen])
+        ]
+        first = np.mean([query.right[:1].any() for query in chosen])
+        rows.append([name, len(chosen), f"{first:.3f}", f"{told[0]:.3f}", f"{told[1]:.3f}"])
+    _write(path, ["set", "queries", "first hit right", "nothing certain", "nothing certain, thing taken out"], rows)
+
+
+def _write(path: Path, head: list[str], rows: list[list[Any]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([head, *rows])
+    print(f"\n{path.name}")
+    for row in [head, *rows]:
+        print("  ".join(str(cell).ljust(14) for cell in row))
+
+
+if __name__ == "__main__":
+    main()
