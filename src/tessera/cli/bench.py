@@ -1,4 +1,4 @@
-"""`tessera bench extract|search|serve`: speed and memory, measured side by side in one run."""
+"""`tessera bench extract|search|local|parts|serve|train`: speed and memory, measured side by side in one run."""
 
 from __future__ import annotations
 
@@ -118,6 +118,38 @@ def local(
 
     report = measure_local(
         images=images, features=features, words=words, queries=queries, candidates=candidates, only=only, say=say
+    )
+    print(json_module.dumps(report) if json else to_markdown(report))
+
+
+@bench.command("parts")
+def parts(
+    *,
+    images: Annotated[int, typer.Option("-n", min=100, help="How many images the drawn gallery holds.")] = 10_000,
+    photos: Annotated[str | None, typer.Option(help="A folder of photos to measure on; drawn unless given.")] = None,
+    num_photos: Annotated[int, typer.Option(min=2, help="How many of them are indexed.")] = 100,
+    queries: Annotated[int, typer.Option(min=1, help="How many of them are searched for.")] = 20,
+    folder: Annotated[
+        str | None, typer.Option(help="Where the drawn gallery is made, and found again by the next run.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
+) -> None:
+    """The default search: indexing beside the network alone, a search with verification, bytes and memory.
+
+    Example: tessera bench parts --photos holiday/ -n 100000
+    """
+    from pathlib import Path
+
+    from tessera.bench.parts import measure_parts, to_markdown
+    from tessera.cli.output import say
+
+    report = measure_parts(
+        images=images,
+        photos=Path(photos) if photos else None,
+        num_photos=num_photos,
+        queries=queries,
+        folder=Path(folder) if folder else None,
+        say=say,
     )
     print(json_module.dumps(report) if json else to_markdown(report))
 

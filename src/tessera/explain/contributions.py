@@ -32,20 +32,25 @@ def scale_weight(parts: Sequence[Array], index: int) -> float:
     return norms[index] * max(float(np.linalg.norm(whole)), 1e-12)
 
 
+def share_out(parts: Array) -> Array:
+    """Give each token its part of the constant, the same to each: the rows, L D, still sum to the descriptor.
+
+    The constant takes away what tokens have in every picture, so it belongs to what they say: a token's part alone is
+    the same large number for any pair, and the constant's a larger one against it. parts: (L+1) D, the constant last.
+    """
+    return np.asarray(parts[:-1] + parts[-1] / max(len(parts) - 1, 1), dtype=np.float32)
+
+
 def contribution_matrix(query_parts: Array, other_parts: Array) -> Array:
-    """What each token of the query (rows) and of the other picture (columns) added to their similarity.
+    """What each token of the query (rows) and of the other picture (columns) added to their similarity, L L.
 
-    The last row and column are the constant parts. The matrix sums to the score.
-
-    query_parts, other_parts: (L+1) D, from `merge_scales`.
-    Returns (L+1) (L+1).
+    The matrix sums to the score. query_parts, other_parts: L D, from `share_out`.
     """
     return np.asarray(query_parts.astype(np.float64) @ other_parts.astype(np.float64).T, dtype=np.float32)
 
 
 def strongest_pairs(matrix: Array) -> list[tuple[int, int]]:
-    """Token pairs by contribution, strongest first; the constant part binds to no region and is left out."""
-    tokens = matrix[:-1, :-1]
-    order = np.argsort(-tokens, axis=None, kind="stable")
-    rows, columns = np.unravel_index(order, tokens.shape)
+    """Token pairs by contribution, strongest first."""
+    order = np.argsort(-matrix, axis=None, kind="stable")
+    rows, columns = np.unravel_index(order, matrix.shape)
     return [(int(row), int(column)) for row, column in zip(rows, columns, strict=True)]

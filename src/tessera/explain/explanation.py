@@ -13,7 +13,7 @@ from PIL import Image
 
 from tessera.data.boxes import Box
 from tessera.explain.attention_regions import BOX_SHARE, EVIDENCE_SHARE, merge_evidence, merge_maps, region_box
-from tessera.explain.contributions import contribution_matrix, merge_scales, scale_weight, strongest_pairs
+from tessera.explain.contributions import contribution_matrix, merge_scales, scale_weight, share_out, strongest_pairs
 from tessera.models.bundle import POSITION_CONTRIBUTIONS
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ class ImageExplanation:
 
     image: NDArray[np.uint8]  # H W 3, as the network saw it
     maps: NDArray[np.float32]  # L h w, each with mean one; one map where the network has no tokens
-    parts: NDArray[np.float32]  # (L+1) D, summing to the descriptor; a single row where there are no tokens
+    parts: NDArray[np.float32]  # L D, summing to the descriptor; a single row where there are no tokens
     method: Method
-    position_contributions: tuple[NDArray[np.float32], ...] = ()  # a scale each, L D h w, summing to the parts
+    position_contributions: tuple[NDArray[np.float32], ...] = ()  # a scale each, L D h w, the constant left out
     is_evidence: bool = False  # the maps show what was found for another picture, not where the tokens look
 
     @property
     def num_tokens(self) -> int:
-        return len(self.parts) - 1
+        return len(self.parts) if self.method == "tokens" else 0
 
     @property
     def descriptor(self) -> NDArray[np.float32]:
@@ -93,7 +93,7 @@ class PairExplanation:
 
     @cached_property
     def matrix(self) -> NDArray[np.float32]:
-        """(L+1) (L+1): rows the query's tokens, columns the other's, last the constant part; sums to the score."""
+        """L L: rows the query's tokens, columns the other's; sums to the score. One number where there are none."""
         return contribution_matrix(self.query.parts, self.other.parts)
 
     @property
@@ -103,12 +103,12 @@ class PairExplanation:
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """Pairs of tokens (query's, other's), the strongest contribution first."""
-        return strongest_pairs(self.matrix)
+        return strongest_pairs(self.matrix) if self.query.num_tokens else []
 
     @property
     def strongest_token(self) -> int:
         """The other picture's token that did most for the score; 0 where there are no tokens."""
-        return int(np.argmax(self.matrix[:, :-1].sum(axis=0))) if self.query.num_tokens else 0
+        return int(np.argmax(self.matrix.sum(axis=0)))
 
     def to_json(self, query_frame: Box = UNIT_FRAME, other_frame: Box = UNIT_FRAME) -> dict[str, Any]:
         return {
@@ -139,7 +139,7 @@ def explain_image(extractor: Extractor, image: NDArray[np.uint8]) -> ImageExplan
             for n, scale in enumerate(scales)
             if POSITION_CONTRIBUTIONS in scale
         )
-        return ImageExplanation(image, maps, merge_scales(parts), "tokens", contributions)
+        return ImageExplanation(image, maps, share_out(merge_scales(parts)), "tokens", contributions)
     descriptor = extractor.describe(image)[None]
     if "activation" in extractor.output_names:
         activations = [scale["activation"] for scale in extractor.outputs(image, ("activation",))]

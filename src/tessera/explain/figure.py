@@ -92,30 +92,24 @@ def _map_rows(explanation: PairExplanation) -> Panel:
 
 
 def _matrix(explanation: PairExplanation) -> Panel:
-    """The table of contributions. Colour is for pairs of tokens: the constant part is larger, and bound to nothing."""
+    """The table of contributions."""
     matrix = explanation.matrix
     size, cell, head = matrix.shape[0], 56, 42
     sheet = Image.new("RGB", (head + size * cell, head + size * cell + 2 * CAPTION), PAPER)
     draw = ImageDraw.Draw(sheet)
-    peak = max(float(np.abs(matrix[:-1, :-1]).max(initial=0)), 1e-9)
+    peak = max(float(np.abs(matrix).max(initial=0)), 1e-9)
     for index in range(size):
-        is_token = index < size - 1
-        name, colour = (str(index + 1), _colour(index)) if is_token else ("rest", FAINT)
         at = head + index * cell
-        for x, y in ((at + 4, head - 22), (head - (22 if is_token else 34), at + cell // 2 - 10)):
-            if is_token:
-                _badge(draw, (x, y), name, colour)
-            else:
-                _text(draw, (x, y), name, colour)
+        for x, y in ((at + 4, head - 22), (head - 22, at + cell // 2 - 10)):
+            _badge(draw, (x, y), str(index + 1), _colour(index))
     for i, j in itertools.product(range(size), repeat=2):
         value = float(matrix[i, j])
         strength = min(1.0, abs(value) / peak)
         base = np.array((0, 114, 178) if value >= 0 else (213, 94, 0))
-        is_pair = i < size - 1 and j < size - 1
-        shade = tuple(int(v) for v in 255 - (255 - base) * strength * 0.85) if is_pair else GREY
+        shade = tuple(int(v) for v in 255 - (255 - base) * strength * 0.85)
         x, y = head + j * cell, head + i * cell
         draw.rectangle((x, y, x + cell - 3, y + cell - 3), fill=shade)
-        _text(draw, (x + 6, y + 19), f"{value:+.3f}", PAPER if is_pair and strength > 0.8 else INK, small=True)
+        _text(draw, (x + 6, y + 19), f"{value:+.3f}", PAPER if strength > 0.8 else INK, small=True)
     _text(draw, (head, head + size * cell + 4), "rows: the query's tokens; columns: the other's;", FAINT, small=True)
     _text(draw, (head, head + size * cell + 20), f"their sum is the similarity, {matrix.sum():.3f}", FAINT, small=True)
     return sheet

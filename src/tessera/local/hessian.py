@@ -120,10 +120,14 @@ def detect_blobs(grey: Vectors, count: int) -> Vectors:
 def _hessian_response(image: Vectors, sigma: float) -> Vectors:
     import cv2
 
-    xx = cv2.filter2D(image, -1, np.array([[1, -2, 1]], np.float32))
-    yy = cv2.filter2D(image, -1, np.array([[1], [-2], [1]], np.float32))
-    xy = cv2.filter2D(image, -1, np.array([[0.25, 0, -0.25], [0, 0, 0], [-0.25, 0, 0.25]], np.float32))
-    return np.asarray((xx * yy - xy * xy) * np.float32(sigma**4))
+    xx: Any = cv2.filter2D(image, -1, np.array([[1, -2, 1]], np.float32))
+    yy: Any = cv2.filter2D(image, -1, np.array([[1], [-2], [1]], np.float32))
+    xy: Any = cv2.filter2D(image, -1, np.array([[0.25, 0, -0.25], [0, 0, 0], [-0.25, 0, 0.25]], np.float32))
+    xx *= yy
+    xy *= xy
+    xx -= xy
+    xx *= np.float32(sigma**4)
+    return np.asarray(xx)
 
 
 def _refine_maxima(responses: list[Vectors], level: int, octave: int) -> Vectors:

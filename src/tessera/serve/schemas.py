@@ -333,7 +333,9 @@ class Explanation(BaseModel):
         matches={"verified": True, "inliers": 31, "points": [[0.2, 0.31, 0.4, 0.28]]},
     )
     score: float = Field(description="Cosine similarity of the two.")
-    matrix: list[list[float]] = Field(description="Rows: the query's tokens; columns: the other's; last: constant.")
+    matrix: list[list[float]] = Field(
+        description="Rows: the query's tokens; columns: the other's. It sums to the score."
+    )
     pairs: list[TokenPair] = Field(description="Strongest first.")
     strongest_token: int = Field(description="The other picture's token that did most for the score.")
     query: Side

@@ -87,9 +87,8 @@ export class WhyDialog {
     if (answer.query.crop) addFrame(left, "crop", answer.query.crop);
     const columns = answer.matrix[0].map((_, j) => answer.matrix.reduce((sum, row) => sum + row[j], 0));
     const shares = columns.slice(0, answer.other.tokens.length);
-    const rest = columns.slice(shares.length).reduce((sum, value) => sum + value, 0);
     const order = shares.map((_, index) => index).sort((a, b) => shares[b] - shares[a]);
-    if (hasTokens) showSum(answer.score, order, shares, rest);
+    if (hasTokens) showSum(answer.score, order, shares);
     let kept = null;
     const light = (token) => {
       for (const paint of painters) paint(token);
@@ -122,12 +121,6 @@ export class WhyDialog {
       return button;
     });
     const items = buttons.map((button) => listItem(button));
-    if (hasTokens) {
-      const constant = listItem(...part("The rest", rest, answer.score));
-      constant.className = "rest";
-      constant.title = "The descriptor's constant part, which no region of the picture made";
-      items.push(constant);
-    }
     element("why-tokens").replaceChildren(...items);
     // At rest, the two strongest tokens are framed.
     for (const side of [left, right]) {
@@ -151,9 +144,9 @@ function matchesNote(matches) {
 }
 
 /** What the similarity is made of: a sentence, and a bar with a piece for each token that spoke for it. */
-function showSum(score, order, shares, rest) {
+function showSum(score, order, shares) {
   element("why-sum").textContent = `Similarity ${score.toFixed(3)} is the sum of what each token added:`;
-  const pieces = [...order.map((index) => [colour(index), shares[index]]), ["var(--line)", rest]];
+  const pieces = order.map((index) => [colour(index), shares[index]]);
   element("why-bar").replaceChildren(...pieces.filter(([, value]) => value > 0).map(([paint, value]) => {
     const piece = document.createElement("i");
     piece.style.background = paint;
@@ -267,8 +260,7 @@ function mask({ width, height, data }) {
 
 function matrixTable(matrix) {
   const table = document.createElement("table");
-  const last = matrix.length - 1;
-  const name = (index) => (index === last ? "the rest" : `token ${index + 1}`);
+  const name = (index) => `token ${index + 1}`;
   const head = table.createTHead().insertRow();
   for (const text of ["query ↓ result →", ...matrix.map((_, j) => name(j))]) {
     const cell = document.createElement("th");
@@ -276,8 +268,7 @@ function matrixTable(matrix) {
     cell.textContent = text;
     head.append(cell);
   }
-  // The constant part is larger than what tokens add, and bound to no region: it has no colour.
-  const peak = Math.max(...matrix.slice(0, last).flatMap((row) => row.slice(0, last)).map(Math.abs), 1e-9);
+  const peak = Math.max(...matrix.flat().map(Math.abs), 1e-9);
   matrix.forEach((row, i) => {
     const line = table.insertRow();
     const label = document.createElement("th");
@@ -287,12 +278,8 @@ function matrixTable(matrix) {
     row.forEach((value, j) => {
       const cell = line.insertCell();
       cell.textContent = value.toFixed(3).replace("-", "−");
-      if (i === last || j === last) {
-        cell.className = "rest";
-      } else {
-        const strength = Math.round((Math.abs(value) / peak) * 45);
-        cell.style.background = `color-mix(in srgb, ${value >= 0 ? "#0072b2" : "#d55e00"} ${strength}%, transparent)`;
-      }
+      const strength = Math.round((Math.abs(value) / peak) * 45);
+      cell.style.background = `color-mix(in srgb, ${value >= 0 ? "#0072b2" : "#d55e00"} ${strength}%, transparent)`;
     });
   });
   return table;
