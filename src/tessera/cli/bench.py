@@ -140,7 +140,7 @@ def parts(
     """
     from pathlib import Path
 
-    from tessera.bench.parts import measure_parts, to_markdown
+    from tessera.bench.parts_search import measure_parts, to_markdown
     from tessera.cli.output import say
 
     report = measure_parts(

@@ -1,14 +1,17 @@
-"""`tessera explain`: where each token looks, and which tokens made two pictures similar."""
+"""`tessera explain`: where each token looks; of two pictures, the places that agree and what each token added."""
 
 from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tessera.refiners import RERANKERS
+
+if TYPE_CHECKING:
+    from tessera.explain.matches import MatchedPair
 
 EXAMPLE = "Example: tessera explain tower.jpg postcard.jpg --box 120,40,600,700 -o why.png"
 
@@ -26,13 +29,13 @@ def explain(
         str | None,
         typer.Option(
             metavar="|".join(name for name, entry in RERANKERS.items() if entry.compares == "local features"),
-            help="For a pair: draw the local features that agree instead.",
+            help="For a pair: only matches, by another comparison than the search's own.",
         ),
     ] = None,
     local: Annotated[str | None, typer.Option(help="Local features of --matches sp: sift, xfeat, ... (sift).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print boxes and contributions as JSON.")] = False,
 ) -> None:
-    """Show where each visual token looks in a picture or, for a pair, what each pair of tokens added to the score."""
+    """Show where each visual token looks or, for a pair, the places that agree and what tokens added to the score."""
     from tessera.data.boxes import clip_box, parse_box
     from tessera.data.images import read_photo
     from tessera.errors import UsageError
@@ -58,7 +61,7 @@ def explain(
         answer, figure = first.to_json(frame), draw_image(first)
     else:
         second = read_photo(other, size=extractor.size)
-        pair = pair_up(first, explain_image(extractor, second.pixels))
+        pair = pair_up(first, explain_image(extractor, second.pixels), _match(image, box, other))
         answer, figure = pair.to_json(frame, (0, 0, second.width, second.height)), draw_pair(pair)
     if output is not None:
         with atomic_path(output) as temporary:
@@ -68,6 +71,18 @@ def explain(
         typer.echo(METHOD_NOTES[first.method], err=True)
     if json:
         typer.echo(json_module.dumps(answer))
+
+
+def _match(image: Path, box: str | None, other: Path) -> MatchedPair:
+    """The places that agree, as the default search finds them."""
+    from tessera.data.boxes import parse_box
+    from tessera.data.images import read_photo
+    from tessera.explain.matches import match_pair
+    from tessera.local.matching import open_parts_reranker
+
+    reranker = open_parts_reranker()
+    first = read_photo(image, size=reranker.size, box=parse_box(box) if box else None)
+    return match_pair(reranker, first.pixels, read_photo(other, size=reranker.size).pixels)
 
 
 def _explain_matches(

@@ -17,6 +17,7 @@ from tessera.explain.contributions import contribution_matrix, merge_scales, sca
 from tessera.models.bundle import POSITION_CONTRIBUTIONS
 
 if TYPE_CHECKING:
+    from tessera.explain.matches import MatchedPair
     from tessera.extract.extractor import Extractor
 
 Method = Literal["tokens", "activation", "occlusion"]
@@ -90,6 +91,7 @@ class PairExplanation:
 
     query: ImageExplanation
     other: ImageExplanation
+    matches: MatchedPair | None = None  # the places that agree, where they were looked for
 
     @cached_property
     def matrix(self) -> NDArray[np.float32]:
@@ -120,6 +122,7 @@ class PairExplanation:
             "strongest_token": self.strongest_token,
             "query": self.query.to_json(query_frame),
             "other": self.other.to_json(other_frame),
+            **({} if self.matches is None else {"matches": self.matches.to_json(query_frame, other_frame)}),
         }
 
 
@@ -153,9 +156,9 @@ def explain_pair(extractor: Extractor, query: NDArray[np.uint8], other: NDArray[
     return pair_up(explain_image(extractor, query), explain_image(extractor, other))
 
 
-def pair_up(query: ImageExplanation, other: ImageExplanation) -> PairExplanation:
+def pair_up(query: ImageExplanation, other: ImageExplanation, matches: MatchedPair | None = None) -> PairExplanation:
     """The explanation of two pictures from those of each: maps turn from where a token looks to what it found."""
-    return PairExplanation(query.towards(other.descriptor), other.towards(query.descriptor))
+    return PairExplanation(query.towards(other.descriptor), other.towards(query.descriptor), matches)
 
 
 def occlusion_map(extractor: Extractor, image: NDArray[np.uint8], cells: int = OCCLUSION_CELLS) -> NDArray[np.float32]:

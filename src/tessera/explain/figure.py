@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tessera.explain.attention_regions import light_of, resize_map
 from tessera.explain.explanation import METHOD_NOTES, ImageExplanation, PairExplanation
+from tessera.explain.matches import draw_matches
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; the same colour is the same token everywhere.
 TOKEN_COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#999999"]
@@ -17,6 +18,7 @@ PAIR_PANEL = 420  # of one of two: about as high as the table beside them
 BADGE = 19
 MARGIN = 16
 CAPTION = 26
+NOTE_WIDTH = 320  # of the lines under the table
 INK = (28, 28, 30)
 FAINT = (120, 120, 126)
 GREY = (238, 238, 240)
@@ -48,6 +50,24 @@ def draw_image(explanation: ImageExplanation) -> Panel:
 
 
 def draw_pair(explanation: PairExplanation, num_pairs: int = 3) -> Panel:
+    """The places that agree, where there are enough, then what the tokens say."""
+    tokens = _draw_tokens(explanation, num_pairs)
+    matches = explanation.matches
+    if matches is None or not matches.agrees:
+        return tokens
+    lines = draw_matches(matches)
+    if lines.width > tokens.width - 2 * MARGIN:
+        lines = draw_matches(matches, int(lines.height * (tokens.width - 2 * MARGIN) / lines.width))
+    top = lines.height + MARGIN + CAPTION
+    sheet = Image.new("RGB", (tokens.width, top + tokens.height), PAPER)
+    sheet.paste(lines, (MARGIN, MARGIN))
+    caption = f"verified: {len(matches.points)} places of both pictures agree"
+    _text(ImageDraw.Draw(sheet), (MARGIN, MARGIN + lines.height + 5), caption, INK)
+    sheet.paste(tokens, (0, top))
+    return sheet
+
+
+def _draw_tokens(explanation: PairExplanation, num_pairs: int) -> Panel:
     """Both pictures with the regions of the strongest tokens, the maps below, and the contributions (figure 3b)."""
     query, other = explanation.query, explanation.other
     chosen = explanation.pairs[:num_pairs]
@@ -95,7 +115,7 @@ def _matrix(explanation: PairExplanation) -> Panel:
     """The table of contributions."""
     matrix = explanation.matrix
     size, cell, head = matrix.shape[0], 56, 42
-    sheet = Image.new("RGB", (head + size * cell, head + size * cell + 2 * CAPTION), PAPER)
+    sheet = Image.new("RGB", (max(head + size * cell, NOTE_WIDTH), head + size * cell + 2 * CAPTION), PAPER)
     draw = ImageDraw.Draw(sheet)
     peak = max(float(np.abs(matrix).max(initial=0)), 1e-9)
     for index in range(size):

@@ -88,7 +88,7 @@ def draw_matches(pair: MatchedPair, height: int = HEIGHT) -> Image.Image:
         start = (float(x) * zooms[0], float(y) * zooms[0])
         end = (offset + float(u) * zooms[1], float(v) * zooms[1])
         colour = place_colour(float(x) / pair.first.shape[1], float(y) / pair.first.shape[0])
-        pen.line((*start, *end), fill=colour, width=1)
+        pen.line((*start, *end), fill=colour, width=2)
         for centre in (start, end):
             pen.ellipse((centre[0] - 3, centre[1] - 3, centre[0] + 3, centre[1] + 3), outline=colour, width=2)
     return figure

@@ -359,15 +359,21 @@ class Gallery:
             raise UsageError(f"The image {image_id} is in no group.")
 
     def explain(self, query: Query, image_id: int, *, box: Box | None = None) -> Any:
-        """Why an image of the gallery resembles a query: which tokens look where, and what each pair of them added."""
+        """Why an image of the gallery resembles a query: the places that agree, and what each pair of tokens added."""
         from tessera.explain.explanation import explain_image, pair_up
+        from tessera.explain.matches import match_pair
+        from tessera.local.matching import open_parts_reranker
 
         with self._catalog.read() as snapshot:
             extractor = self._store.open_extractor(snapshot)
             pictures = [QueryPicture(query, box), QueryPicture(image_id)]
             for picture in pictures:
                 picture.locate(snapshot)
-        return pair_up(*(explain_image(extractor, picture.pixels(extractor.size)) for picture in pictures))
+        reranker = open_parts_reranker(self._store.local_describer.model)
+        query_part, other_part = (explain_image(extractor, picture.pixels(extractor.size)) for picture in pictures)
+        return pair_up(
+            query_part, other_part, match_pair(reranker, *(picture.pixels(reranker.size) for picture in pictures))
+        )
 
     def _matching(self, where: Where | None) -> list[int] | None:
         """The ids of the images that meet conditions; None where there are none, which is all."""

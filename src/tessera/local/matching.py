@@ -13,9 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tessera.local.calibration import VERIFIED_INLIERS
 from tessera.local.compact import CompactFeatures, concatenate
-from tessera.local.parts import QueryFeatures
+from tessera.local.features import LocalFeatures
+from tessera.local.parts import TURNS, PartsModel, QueryFeatures, turn_features
 from tessera.local.single_match import verify_single_matches
+from tessera.local.spatial_reranking import Reranker
+from tessera.local.verification import Verification
 
 MAX_DISTANCE = 22  # of 64 signs, for a match; chosen on val
 _LEAST_MATCHES = 5
@@ -99,3 +103,19 @@ def verify_many(
         return [verify(number) for number in range(len(stored))]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(verify, range(len(stored))))
+
+
+def open_parts_reranker(model: PartsModel | None = None) -> Reranker:
+    """Two pictures compared as the default search compares a query with an image, turned pictures included."""
+    opened = model or PartsModel.open()
+
+    def compare(query: LocalFeatures, candidate: LocalFeatures) -> Verification:
+        stored = [opened.encode(candidate)]
+        found = NOTHING
+        for turns in TURNS:
+            if found.num_inliers < VERIFIED_INLIERS:
+                asked = opened.encode_query(turn_features(query, turns))
+                found = max(found, verify_many(asked, stored, opened.num_words)[0], key=lambda one: one.num_inliers)
+        return Verification(found.matches, np.ones(len(found.matches), bool), None)
+
+    return Reranker("parts", opened.system.extractor, compare, VERIFIED_INLIERS, size=opened.size)

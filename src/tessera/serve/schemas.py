@@ -340,7 +340,7 @@ class Explanation(BaseModel):
     strongest_token: int = Field(description="The other picture's token that did most for the score.")
     query: Side
     other: Side
-    matches: Matches | None = Field(description="Null where the service was installed without local features.")
+    matches: Matches
 
 
 class Stats(BaseModel):

@@ -14,7 +14,6 @@ from tessera.data.boxes import Box, clip_box
 from tessera.data.images import Photo
 from tessera.explain.attention_regions import light_of
 from tessera.explain.explanation import ImageExplanation, explain_image, pair_up
-from tessera.refiners import RERANKERS
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -68,16 +67,14 @@ class Matcher:
         self._lock = threading.Lock()
         self._reranker: Reranker | None = None
 
-    def match(self, query: Photo, box: Box | None, other: Photo) -> dict[str, Any] | None:
-        """What `schemas.Matches` describes; None where this service was installed without local features."""
+    def match(self, query: Photo, box: Box | None, other: Photo) -> dict[str, Any]:
+        """What `schemas.Matches` describes, by the features that a search verifies its hits by."""
         from tessera.explain.matches import match_pair
-        from tessera.local.spatial_reranking import open_reranker
+        from tessera.local.matching import open_parts_reranker
 
-        if RERANKERS["sp"].missing:
-            return None
         with self._lock:
             if self._reranker is None:
-                self._reranker = open_reranker("sp")
+                self._reranker = open_parts_reranker()
         pair = match_pair(self._reranker, query.pixels, other.pixels)
         x0, y0, x1, y1 = _fractions(box, query) or (0.0, 0.0, 1.0, 1.0)
         sizes = np.array([*query.pixels.shape[1::-1], *other.pixels.shape[1::-1]], np.float64)
