@@ -138,6 +138,21 @@ def test_vanished_files_stay_until_pruned(gallery: tessera.Gallery, photo_folder
     assert gallery.index(photo_folder, prune=True).images == 0
 
 
+def test_a_folder_that_leaves_during_a_run_is_not_pruned(
+    gallery: tessera.Gallery, photo_folder: Path, painter: Callable[..., Path]
+) -> None:
+    gallery.index(photo_folder)
+    painter(photo_folder / "late.png", 70)
+
+    def leave(_: object) -> None:
+        if photo_folder.exists():
+            photo_folder.rename(photo_folder.with_name("away"))
+
+    report = gallery.index(photo_folder, prune=True, progress=leave)
+    assert report.pruned == 0 and len(gallery) >= 8
+    assert any("went away meanwhile" in problem.reason for problem in report.problems)
+
+
 def test_prune_looks_only_under_its_sources(gallery: tessera.Gallery, photo_folder: Path) -> None:
     gallery.index(photo_folder)
     (photo_folder / "photo0.png").unlink()

@@ -6,6 +6,7 @@ files unchanged. Content is known by its hash: a copy or a renamed file costs a 
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,7 +94,7 @@ class IndexRun:
                 plan,
                 self.report,
                 metadata=metadata,
-                prune=prune,
+                may_prune=lambda: prune and not any(map(_left_meanwhile, sources)),
                 retry=retry,
                 ignored=self._ignored.holds,
             )
@@ -312,6 +313,9 @@ class IndexRun:
                     if look_at(path).gone:
                         gone.append(image_id)
             self.report.vanished += len(gone)
+            if _left_meanwhile(source):
+                self._pass_over(source.path, "the folder went away meanwhile; its pictures stay in the gallery")
+                continue
             for start in range(0, len(gone) if prune else 0, _PRUNE_BATCH):
                 with self._catalog.write() as batch:
                     self.report.pruned += batch.remove(gone[start : start + _PRUNE_BATCH])
@@ -333,3 +337,8 @@ class IndexRun:
     def _tell(self) -> None:
         if self._progress is not None:
             self._progress(IndexProgress(self._done, self._total, self.report.failed))
+
+
+def _left_meanwhile(source: Source) -> bool:
+    """Whether a folder that was there when the run began is not any more: a disk that was taken out, most likely."""
+    return source.kind == "folder" and not os.path.isdir(source.root)  # noqa: PTH112 -- bytes

@@ -55,15 +55,15 @@ def make_plan(
     report: IndexReport,
     *,
     metadata: str | None = None,
-    prune: bool = False,
+    may_prune: Callable[[], bool] = lambda: False,
     retry: bool = False,
     ignored: Callable[[bytes], bool] = lambda _: False,
 ) -> None:
     """Hold files against the catalogue by size and time, reading no content; the new and the changed go on the plan.
 
-    metadata: given to every file that comes with none of its own. prune: take out those that are gone. retry: look
-    again at those that failed before. ignored: whether a file that is not in the catalogue shall stay out of it.
-    Metadata that has changed is stored at once.
+    metadata: given to every file that comes with none of its own. may_prune: whether those that are gone are taken
+    out. retry: look again at those that failed before. ignored: whether a file that is not in the catalogue shall stay
+    out of it. Metadata that has changed is stored at once.
     """
     iterator = iter(files)
     while chunk := list(islice(iterator, _LOOKUP_FILES)):
@@ -80,7 +80,7 @@ def make_plan(
         settled = [(file, known[file.path]) for file in chunk if file.path not in planned]
         gone = [match.id for file, match in settled if file.gone and match.state == "ok"]
         report.vanished += len(gone)
-        if prune and gone:
+        if gone and may_prune():
             with catalog.write() as batch:
                 report.pruned += batch.remove(gone)
         report.failed_before += sum(match.state == "failed" for _, match in settled)
