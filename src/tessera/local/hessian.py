@@ -186,10 +186,7 @@ def _second_moments(patches: Vectors, window: Vectors) -> Shapes:
     dx, dy = np.zeros_like(patches), np.zeros_like(patches)
     dx[:, :, 1:-1] = patches[:, :, 2:] - patches[:, :, :-2]
     dy[:, 1:-1] = patches[:, 2:] - patches[:, :-2]
-    weights = window.ravel()
-    xx, xy, yy = (
-        ((a * b).reshape(len(patches), -1) @ weights).astype(np.float64) for a, b in ((dx, dx), (dx, dy), (dy, dy))
-    )
+    xx, xy, yy = (np.einsum("nij,nij->n", a * window, b).astype(np.float64) for a, b in ((dx, dx), (dx, dy), (dy, dy)))
     moments = np.stack([np.stack([xx, xy], -1), np.stack([xy, yy], -1)], -2)
     return np.asarray(moments / np.maximum(xx + yy, 1e-9)[:, None, None] + 1e-6 * np.eye(2))
 

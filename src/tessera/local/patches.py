@@ -44,7 +44,11 @@ def sample_patches(levels: list[Vectors], centers: Vectors, shapes: Shapes, side
             part = rows[start : start + _AT_ONCE]
             # pyrDown keeps the first pixel in its place
             frames, places = (of_all[part].astype(np.float32) / np.float32(2**level) for of_all in (shapes, centers))
-            x, y = ((frames[:, axis] @ grid + places[:, axis, None]).reshape(-1, side) for axis in (0, 1))
+            # No matrix product: BLAS would put every core to it, and pictures are described in threads already.
+            x, y = (
+                frames[:, axis, :1] * grid[0] + frames[:, axis, 1:] * grid[1] + places[:, axis, None] for axis in (0, 1)
+            )
+            x, y = x.reshape(-1, side), y.reshape(-1, side)
             read: Any = cv2.remap(levels[level], x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
             patches[part] = read.reshape(-1, side, side)
     return patches
