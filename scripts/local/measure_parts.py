@@ -5,7 +5,8 @@
 
 DATA holds `instances` and `gldv2-50`. All photos of the role make one gallery, in the folder WORK/ROLE, kept for the
 next run; gldv2-50's areas are distractors only. Each query is searched twice: leave one out, and with every photo of
-its thing taken out. Writes `map.csv`, `reliability.csv` and `certainty.csv`; `--fit` prints slope and offset.
+its thing taken out. Writes `map.csv`, `reliability.csv` and `certainty.csv`; `--fit` prints slope and offset. What was
+found is kept as well: `--again` judges it by other weights (`--weights`) without searching.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-from collections import defaultdict
+import pickle
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,8 @@ from tessera.evaluate.protocol import average_precision
 from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.search.search_options import SearchOptions
 from tessera.gallery.view import View
+from tessera.local.calibration import EVIDENCE, Calibration, load_calibration
+from tessera.local.parts import PartsModel
 from tessera.local.postings import aggregate_query
 
 Array = npt.NDArray[np.float64]
@@ -48,10 +52,11 @@ class Query:
 
     set: str
     num_right: int  # in the gallery
-    scores: Array  # of its hits, best first
-    right: npt.NDArray[np.bool_]
-    without: Array  # scores, its thing taken out
-    rankings: dict[str, npt.NDArray[np.bool_]]  # whether it is right, in the order of each way to search
+    evidence: Array  # of its hits, K E
+    right: npt.NDArray[np.bool_]  # K
+    inliers: npt.NDArray[np.int64]  # K
+    without: Array  # evidence, its thing taken out
+    others: dict[str, npt.NDArray[np.int64]]  # at which ranks lite alone and ASMK* alone find what is right
 
 
 def main() -> None:
@@ -60,29 +65,41 @@ def main() -> None:
     parser.add_argument("--role", choices=("train", "val"), default="val")
     parser.add_argument("--every", type=int, default=1, help="ask with every n-th photo of instances")
     parser.add_argument("--every-landmark", type=int, default=4, help="and of gldv2-50")
+    parser.add_argument("--most", type=int, default=1000, help="photos of each landmark of gldv2-50")
     parser.add_argument("--first", type=int, default=0, help="the first of every n")
+    parser.add_argument("--again", action="store_true", help="do not search: judge what the last run found")
+    parser.add_argument("--weights", type=float, nargs=len(EVIDENCE), help=f"of {', '.join(EVIDENCE)}")
     parser.add_argument("--fit", action="store_true", help="fit the curve, and judge by what was fitted")
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    photos = list(read_photos(args.data, args.role))
-    asking = [k for k, photo in enumerate(photos) if photo.asks]
-    landmarks = [k for k in asking if photos[k].set == "gldv2-50"][args.first :: args.every_landmark]
-    queries = [k for k in asking if photos[k].set != "gldv2-50"][args.first :: args.every] + landmarks
-    with Gallery(args.output / "gallery") as gallery:
-        fill(gallery, photos, args.output)
-        asked = list(ask(gallery, photos, queries))
-        calibration = gallery._searcher._parts.calibration
-    write_map(asked, args.output / "map.csv")
+    kept = args.output / "queries.pkl"
+    if not args.again:
+        kept.write_bytes(pickle.dumps(search(args)))
+    asked = pickle.loads(kept.read_bytes())
+    calibration = load_calibration(PartsModel.open().system.folder)
+    if args.weights:
+        calibration = dataclasses.replace(calibration, weights=tuple(args.weights))
+    write_map(asked, calibration, args.output / "map.csv")
     if args.fit:
-        slope, offset = fit_curve(asked)
+        slope, offset = fit_curve(asked, calibration)
         print(f"slope {slope:.4f}, offset {offset:.4f}")
         calibration = dataclasses.replace(calibration, slope=slope, offset=offset)
     write_reliability(asked, calibration, args.output / "reliability.csv")
     write_certainty(asked, calibration, args.output / "certainty.csv")
 
 
-def read_photos(data: Path, role: str) -> Iterator[Photo]:
+def search(args: argparse.Namespace) -> list[Query]:
+    photos = list(read_photos(args.data, args.role, args.most))
+    asking = [k for k, photo in enumerate(photos) if photo.asks]
+    landmarks = [k for k in asking if photos[k].set == "gldv2-50"][args.first :: args.every_landmark]
+    queries = [k for k in asking if photos[k].set != "gldv2-50"][args.first :: args.every] + landmarks
+    with Gallery(args.output / "gallery") as gallery:
+        fill(gallery, photos, args.output)
+        return list(ask(gallery, photos, queries))
+
+
+def read_photos(data: Path, role: str, most: int) -> Iterator[Photo]:
     with (data / "instances" / "labels.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["role"] == role:
@@ -92,10 +109,12 @@ def read_photos(data: Path, role: str) -> Iterator[Photo]:
         kinds = {row["landmark_id"]: row["kind"] for row in csv.DictReader(file) if row["role"] == role}
     with (folder / "duplicates.csv").open(newline="") as file:
         dropped = {row["drop"] for row in csv.DictReader(file)}
+    seen: Counter[str] = Counter()
     with (folder / "train.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             name, kind = row["id"], kinds.get(row["landmark_id"])
-            if kind is not None and name not in dropped:
+            if kind is not None and name not in dropped and seen[row["landmark_id"]] < most:
+                seen[row["landmark_id"]] += 1
                 path = folder / "train" / name[0] / name[1] / name[2] / f"{name}.jpg"
                 yield Photo(path, f"gldv2-50/{row['landmark_id']}", "gldv2-50", asks=kind == "object")
 
@@ -104,6 +123,9 @@ def fill(gallery: Gallery, photos: list[Photo], folder: Path) -> None:
     listed = folder / "photos.txt"
     listed.write_text("".join(f"{photo.path.resolve()}\n" for photo in photos))
     print(gallery.index(listed))
+    wanted = {str(photo.path.resolve()) for photo in photos}
+    if others := [image.id for image in _all_images(gallery) if image.path not in wanted]:
+        gallery.remove(others, ignore=False)  # of a run with more photos
 
 
 def ask(gallery: Gallery, photos: list[Photo], queries: list[int]) -> Iterator[Query]:
@@ -126,21 +148,13 @@ def ask(gallery: Gallery, photos: list[Photo], queries: list[int]) -> Iterator[Q
                 return np.array([thing_of[int(i)] == thing for i in found], bool)
 
             right = is_right(hits.ids)
-            rankings = {
-                "lite": right[np.argsort(-hits.cosines, kind="stable")],
-                "ASMK*": is_right(_by_asmk(parts, view, features, own)),
-                "default search": right,
+            others = {
+                "lite": np.flatnonzero(right[np.argsort(-hits.cosines, kind="stable")]),
+                "ASMK*": np.flatnonzero(is_right(_by_asmk(parts, view, features, own))),
             }
             num_right = int((things == things[k]).sum()) - 1
             if num_right:
-                yield Query(
-                    photos[k].set,
-                    num_right,
-                    parts.calibration.scores(hits.evidence),
-                    right,
-                    parts.calibration.scores(without.evidence),
-                    rankings,
-                )
+                yield Query(photos[k].set, num_right, hits.evidence, right, hits.inliers, without.evidence, others)
             if done % 50 == 49:
                 print(f"{done + 1} of {len(queries)} queries", flush=True)
 
@@ -157,24 +171,30 @@ def _by_asmk(parts: Any, view: View, features: Any, own: int) -> list[int]:
     return [int(i) for i in ids[np.argsort(-scores, kind="stable")] if i != own]
 
 
-def write_map(asked: list[Query], path: Path) -> None:
+def write_map(asked: list[Query], calibration: Calibration, path: Path) -> None:
     by_set: dict[str, list[Query]] = defaultdict(list)
     for query in asked:
         by_set[query.set].append(query)
-    ways = list(asked[0].rankings)
+    ways = [*asked[0].others, "default search"]
     rows = []
     for name, queries in sorted(by_set.items(), key=lambda item: (item[0] == "gldv2-50", item[0])):
         means = [
-            100 * np.mean([average_precision(np.flatnonzero(q.rankings[way]), q.num_right) for q in queries])
+            100 * np.mean([average_precision(_ranks(q, way, calibration), q.num_right) for q in queries])
             for way in ways
         ]
         rows.append([name, len(queries), *(f"{mean:.1f}" for mean in means)])
     _write(path, ["set", "queries", *ways], rows)
 
 
-def fit_curve(asked: list[Query]) -> tuple[float, float]:
+def _ranks(query: Query, way: str, calibration: Calibration) -> npt.NDArray[np.int64]:
+    if way in query.others:
+        return query.others[way]
+    return np.flatnonzero(query.right[np.argsort(-calibration.scores(query.evidence), kind="stable")])
+
+
+def fit_curve(asked: list[Query], calibration: Calibration) -> tuple[float, float]:
     """Slope and offset of the logistic curve over the best hits of every query, every set worth the same: Newton."""
-    parts = [_shown(query) for query in asked]
+    parts = [_shown(query, calibration) for query in asked]
     sizes = defaultdict(int)
     for query, (scores, _) in zip(asked, parts, strict=True):
         sizes[query.set] += len(scores)
@@ -190,15 +210,18 @@ def fit_curve(asked: list[Query]) -> tuple[float, float]:
     return float(curve[0]), float(curve[1])
 
 
-def _shown(query: Query) -> tuple[Array, npt.NDArray[np.bool_]]:
-    return query.scores[:SHOWN], query.right[:SHOWN]
+def _shown(query: Query, calibration: Calibration) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """The scores of the best hits, and whether they are right."""
+    scores = calibration.scores(query.evidence)
+    best = np.argsort(-scores, kind="stable")[:SHOWN]
+    return scores[best], query.right[best]
 
 
-def write_reliability(asked: list[Query], calibration: Any, path: Path) -> None:
+def write_reliability(asked: list[Query], calibration: Calibration, path: Path) -> None:
     """The reliability diagram of the best hits, and the expected calibration error, over all and by set."""
     rows = []
     for name in ["all", *sorted({query.set for query in asked})]:
-        parts = [_shown(query) for query in asked if name in ("all", query.set)]
+        parts = [_shown(query, calibration) for query in asked if name in ("all", query.set)]
         chances = calibration.probabilities(np.concatenate([part[0] for part in parts]))
         right = np.concatenate([part[1] for part in parts])
         bins = np.minimum((chances * BINS).astype(int), BINS - 1)
@@ -215,18 +238,22 @@ def write_reliability(asked: list[Query], calibration: Any, path: Path) -> None:
     _write(path, ["set", "probability from", "hits", "foretold", "seen"], rows)
 
 
-def write_certainty(asked: list[Query], calibration: Any, path: Path) -> None:
+def write_certainty(asked: list[Query], calibration: Calibration, path: Path) -> None:
     """How many are told that nothing is certain: of queries with an answer in the gallery, and of those without."""
     rows = []
     for name in ["all", *sorted({query.set for query in asked})]:
         chosen = [query for query in asked if name in ("all", query.set)]
         told = [
-            np.mean([calibration.probabilities(scores[:1]).max(initial=0) < calibration.certain for scores in answers])
-            for answers in ([q.scores for q in chosen], [q.without for q in chosen])
+            np.mean([_best(evidence, calibration) < calibration.certain for evidence in answers])
+            for answers in ([q.evidence for q in chosen], [q.without for q in chosen])
         ]
-        first = np.mean([query.right[:1].any() for query in chosen])
+        first = np.mean([_shown(query, calibration)[1][:1].any() for query in chosen])
         rows.append([name, len(chosen), f"{first:.3f}", f"{told[0]:.3f}", f"{told[1]:.3f}"])
     _write(path, ["set", "queries", "first hit right", "nothing certain", "nothing certain, thing taken out"], rows)
+
+
+def _best(evidence: Array, calibration: Calibration) -> float:
+    return float(calibration.probabilities(calibration.scores(evidence)).max(initial=0))
 
 
 def _write(path: Path, head: list[str], rows: list[list[Any]]) -> None:

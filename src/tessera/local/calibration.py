@@ -25,6 +25,7 @@ Array = npt.NDArray[np.float64]
 FILE_NAME = "calibration.json"
 EVIDENCE = ("global", "local", "verified", "inliers", "agreement", "copy")
 VERIFIED_INLIERS = 8  # so many places agree for two pictures of strangers hardly ever
+_CHANCE_INLIERS = 4  # and so many often; in between they count in part
 _MOST_GLOBAL = 7.0  # deviations; beyond, a descriptor says little more
 _BEYOND = 0.05
 _COPY = 0.98  # of the way from strangers to equal: only copies are so much alike
@@ -69,7 +70,7 @@ class Calibration:
     slope, offset: of the logistic curve. certain: the probability from which on an answer is called certain.
     """
 
-    weights: tuple[float, ...] = (0.7, 0.5, 1.5, 1.5, 1.0, 25.0)
+    weights: tuple[float, ...] = (0.7, 0.4, 1.5, 3.0, 1.0, 25.0)
     local_weight: float = 0.5
     slope: float = 0.385
     offset: float = -3.68
@@ -100,7 +101,7 @@ class Calibration:
             [
                 np.minimum(global_z, _MOST_GLOBAL) + _BEYOND * beyond,
                 np.sign(local_z) * np.log1p(np.abs(local_z.astype(np.float64))),
-                is_verified.astype(np.float64),
+                np.clip((counted - _CHANCE_INLIERS) / (VERIFIED_INLIERS - _CHANCE_INLIERS), 0.0, 1.0),
                 np.where(is_verified, np.log2(np.maximum(counted, 1) / VERIFIED_INLIERS), 0.0),
                 np.where(is_verified, counted / np.maximum(matches, 1), 0.0),
                 np.clip((likeness - _COPY) / (1 - _COPY), 0.0, 1.0),

@@ -46,7 +46,9 @@ class LocalDescriber:
     def submit(self, source: bytes | str, limits: Limits) -> Future[bytes]:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(default_threads(), thread_name_prefix="local-features")
+                self._pool = ThreadPoolExecutor(
+                    default_threads(), thread_name_prefix="local-features", initializer=_use_one_thread
+                )
         return self._pool.submit(self.describe, source, limits)
 
     def close(self) -> None:
@@ -54,6 +56,13 @@ class LocalDescriber:
             if self._pool is not None:
                 self._pool.shutdown(wait=True, cancel_futures=True)
                 self._pool = None
+
+
+def _use_one_thread() -> None:
+    """FAISS takes every core for each call; there is a caller a core already. This holds for the calling thread."""
+    import faiss
+
+    faiss.omp_set_num_threads(1)
 
 
 def fill_local_features(
