@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tessera.bench.peers import is_missing, make_competitor
+from tessera.bench.peers import extra_of, is_missing, make_competitor
 from tessera.bench.search import check_names, prepare, run_phase, working_folder
 from tessera.errors import MissingExtraError
 from tessera.storage import atomic_path, write_atomically
@@ -68,7 +68,7 @@ def measure_contest(
         setting = prepare(work, asked, views=views, groups=groups, say=say)
         for name in names:
             if is_missing(made := make_competitor(name)):
-                missing[name] = f"{made.needs} is not installed"
+                missing[name] = f"{made.needs} is not installed (extra '{extra_of(made)}')"
                 continue
             built[name] = run(work, name, "build")
             say(f"{name}: " + (built[name].get("failed") or f"built in {built[name]['build_cpu_s']:.1f} s"))

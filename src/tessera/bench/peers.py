@@ -285,5 +285,10 @@ def make_competitor(name: str) -> Competitor:
     return OurCodec(name) if name in CODEC_NAMES else PEERS[name]()
 
 
+def extra_of(competitor: Competitor) -> str:
+    """The extra that brings what a competitor needs."""
+    return "contest" if competitor.needs in ("scann", "svs", "turbovec") else "bench"
+
+
 def is_missing(competitor: Competitor) -> bool:
     return competitor.needs is not None and importlib.util.find_spec(competitor.needs) is None

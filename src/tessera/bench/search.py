@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.bench.peers import CODEC_NAMES, PEERS, is_missing, make_competitor
+from tessera.bench.peers import CODEC_NAMES, PEERS, extra_of, is_missing, make_competitor
 from tessera.bench.synthesis import Synthesis, load_fit
 from tessera.bench.views import read_views
 from tessera.bench.worker import K, saved_path
@@ -196,8 +196,8 @@ def exact_rows(rows: Float16s, queries: Float32s) -> npt.NDArray[np.int64]:
 
 def _run(work: Path, name: str, *, keep: bool) -> dict[str, Any]:
     """Every phase of one competitor; a failure is reported in its place, not raised: the others still count."""
-    if is_missing(make_competitor(name)):
-        return {"missing": f"{make_competitor(name).needs} is not installed (extra 'bench')"}
+    if is_missing(made := make_competitor(name)):
+        return {"missing": f"{made.needs} is not installed (extra '{extra_of(made)}')"}
     result: dict[str, Any] = {}
     for phase in ("build", "batch", "answer"):
         result |= run_phase(work, name, phase)
