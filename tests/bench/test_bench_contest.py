@@ -54,9 +54,14 @@ def test_every_peer_that_is_installed_takes_part(tmp_path: Path) -> None:
         written = list(csv.DictReader(file))
     assert tuple(written[0]) == COLUMNS
     assert len(written) == len(report["rows"])
-    contest.draw(report, tmp_path / "curve.svg")
-    drawn = (tmp_path / "curve.svg").read_text()
-    assert "<svg" in drawn
+    contest.main([tmp_path / "curve.csv"], tmp_path / "summary.csv", tmp_path)
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+    with (tmp_path / "summary.csv").open() as file:
+        summary = list(csv.DictReader(file))
+    assert {row["competitor"] for row in summary} == {*there, "fast", "ivf"}
+    again = contest.summarise(report["rows"])
+    assert [row["competitor"] for row in summary] == [one["competitor"] for one in again]
+    assert all(one["most_at_10"] > 0.9 for one in again)
     assert all(f"| {name} |" in to_markdown(report) for name in there)
 
 

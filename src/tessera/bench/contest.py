@@ -13,7 +13,9 @@ import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from tessera.bench.peers import extra_of, is_missing, make_competitor
 from tessera.bench.search import check_names, prepare, run_phase, working_folder
@@ -127,18 +129,30 @@ def time_at(points: Sequence[Point], k: int, recall: float) -> float | None:
     return None
 
 
+def summarise(rows: Sequence[Point]) -> list[dict[str, Any]]:
+    """A row a competitor, the quickest at the first target first: its times, what it reaches, what it holds."""
+    found = []
+    for name in dict.fromkeys(row["competitor"] for row in rows):
+        mine = [row for row in rows if row["competitor"] == name]
+        one: dict[str, Any] = {"competitor": name}
+        for k, target in TARGETS.items():
+            one[f"ms_at_{k}"] = time_at(mine, k, target)
+            one[f"most_at_{k}"] = max((row["recall"] for row in mine if row["k"] == k), default=0.0)
+        found.append(one | {key: mine[0][key] for key in ("memory_bytes", "code_bytes", "build_cpu_s")})
+    first = f"ms_at_{next(iter(TARGETS))}"
+    return sorted(found, key=lambda one: one[first] or math.inf)
+
+
 def to_markdown(report: dict[str, Any]) -> str:
-    """A line a competitor, the quickest at the first target first; the CSV has every point."""
+    """The summary, for people; the CSV has every point."""
     lines = []
-    for name in dict.fromkeys(row["competitor"] for row in report["rows"]):
-        mine = [row for row in report["rows"] if row["competitor"] == name]
-        times = [time_at(mine, k, target) for k, target in TARGETS.items()]
-        reached = [max(row["recall"] for row in mine if row["k"] == k) for k in TARGETS]
-        shown = [
-            f"({most:.3f} reached)" if ms is None else f"{ms:.2f}" for ms, most in zip(times, reached, strict=True)
+    for one in summarise(report["rows"]):
+        times = [
+            f"({one[f'most_at_{k}']:.3f} reached)" if one[f"ms_at_{k}"] is None else f"{one[f'ms_at_{k}']:.2f}"
+            for k in TARGETS
         ]
-        held = f"{mine[0]['memory_bytes']:.0f} | {mine[0]['code_bytes']:.0f} | {mine[0]['build_cpu_s']:.1f}"
-        lines.append((times[0] or math.inf, f"| {name} | {' | '.join(shown)} | {held} |"))
+        held = f"{one['memory_bytes']:.0f} | {one['code_bytes']:.0f} | {one['build_cpu_s']:.1f}"
+        lines.append(f"| {one['competitor']} | {' | '.join(times)} | {held} |")
     titles = [f"ms at recall@{k} {target}" for k, target in TARGETS.items()]
     head = (
         f"{report['count']:,} descriptors of {report['dim']} ({report['source']}), {report['queries']} queries, seed "
@@ -147,8 +161,7 @@ def to_markdown(report: dict[str, Any]) -> str:
     )
     table = ["", *titles, "bytes in memory", "bytes of codes", "build CPU s"]
     notes = [f"- {name}: {why}" for name, why in report["missing"].items()]
-    body = [line for _, line in sorted(lines, key=lambda pair: pair[0])]
-    return "\n".join([head, "", "| " + " | ".join(table) + " |", "|" + "---|" * len(table), *body, "", *notes])
+    return "\n".join([head, "", "| " + " | ".join(table) + " |", "|" + "---|" * len(table), *lines, "", *notes])
 
 
 def write_csv(report: dict[str, Any], path: Path) -> None:
@@ -161,17 +174,25 @@ def write_csv(report: dict[str, Any], path: Path) -> None:
     write_atomically(path, text.getvalue().encode())
 
 
-def draw(report: dict[str, Any], path: Path) -> None:
+def read_csv(path: Path) -> list[Point]:
+    """The rows that `write_csv` wrote."""
+    with path.open(newline="") as file:
+        read = list(csv.DictReader(file))
+    kept = ("competitor", "settings")
+    return [{key: value if key in kept else float(value) for key, value in row.items()} for row in read]
+
+
+def draw(rows: Sequence[Point], path: Path, title: str = "") -> None:
     """The operating points of each competitor as a curve, a panel for each k; the form is the name's suffix."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("--figure", "train") from error
     figure = Figure(figsize=(11, 5), layout="constrained")
-    names = list(dict.fromkeys(row["competitor"] for row in report["rows"]))
+    names = list(dict.fromkeys(row["competitor"] for row in rows))
     for axes, k in zip(figure.subplots(1, 2), TARGETS, strict=True):
         for i, name in enumerate(names):
-            best = operating_points([row for row in report["rows"] if row["competitor"] == name], k)
+            best = operating_points([row for row in rows if row["competitor"] == name], k)
             ours = name in ("fast", "ivf")
             axes.plot(
                 [point["cpu_ms"] for point in best],
@@ -187,6 +208,35 @@ def draw(report: dict[str, Any], path: Path) -> None:
             xscale="log", xlabel="ms a query (processor time, one thread)", ylabel=f"recall@{k}", ylim=(0.6, 1.005)
         )
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", fontsize="small")
-    figure.suptitle(f"{report['count']:,} x {report['dim']}, {report['source']}")
+    figure.suptitle(title)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format=path.suffix.lstrip(".") or "svg", metadata={"Date": None})
+
+
+def main(
+    curves: Annotated[list[Path], typer.Argument(help="Files that `tessera bench search --curve --csv` wrote.")],
+    output: Annotated[Path, typer.Option("-o", help="Where the summary goes, a row for each file and competitor.")],
+    figures: Annotated[Path | None, typer.Option(help="A folder for a figure of each file.")] = None,
+) -> None:
+    """Summarise and draw curves that were measured before.
+
+    Example: python -m tessera.bench.contest results/search/contest-*.csv -o results/search/contest.csv
+    """
+    text = io.StringIO(newline="")
+    table = csv.writer(text, lineterminator="\n")
+    for i, path in enumerate(curves):
+        rows = read_csv(path)
+        for j, one in enumerate(summarise(rows)):
+            if i == j == 0:
+                table.writerow(["descriptors", *one])
+            shown = (
+                "" if value is None else f"{value:.3g}" if isinstance(value, float) else value for value in one.values()
+            )
+            table.writerow([path.stem.removeprefix("contest-"), *shown])
+        if figures is not None:
+            draw(rows, figures / f"{path.stem}.svg", f"{rows[0]['count']:,.0f} descriptors: {path.stem}")
+    write_atomically(output, text.getvalue().encode())
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -183,8 +183,10 @@ def _write_truth(work: Path, setting: dict[str, Any]) -> None:
     shape = (setting["count"], setting["dim"])
     rows = np.memmap(work / "gallery.f16", np.float16, "r", shape=shape)
     asked: Float32s = np.load(work / "queries.npy")
-    np.save(work / "truth.npy", exact_rows(rows, asked))
-    np.save(work / "truth-graph.npy", exact_rows(rows[: setting["graph_count"]], asked))
+    truth = exact_rows(rows, asked)
+    np.save(work / "truth.npy", truth)
+    few = setting["graph_count"] < setting["count"]
+    np.save(work / "truth-graph.npy", exact_rows(rows[: setting["graph_count"]], asked) if few else truth)
 
 
 def exact_rows(rows: Float16s, queries: Float32s) -> npt.NDArray[np.int64]:

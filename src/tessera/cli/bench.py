@@ -119,7 +119,7 @@ def search(
         if csv is not None:
             contest.write_csv(found, Path(csv))
         if figure is not None:
-            contest.draw(found, Path(figure))
+            contest.draw(found["rows"], Path(figure), f"{found['count']:,} descriptors, {found['source']}")
         print(json_module.dumps(found) if json else contest.to_markdown(found))
         return
     if csv is not None or figure is not None:
