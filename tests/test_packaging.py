@@ -20,7 +20,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CORE = [Requirement(line) for line in PROJECT["dependencies"]]
 EXTRAS = {extra: [Requirement(line) for line in lines] for extra, lines in PROJECT["optional-dependencies"].items()}
 # Optional packages that need not be installed here, so that nothing can be asked which distribution brings them.
-ELSEWHERE = {"openvino": {"openvino"}, "pillow_heif": {"pillow-heif"}, "timm": {"timm"}}
+ELSEWHERE = {
+    "openvino": {"openvino"},
+    "pillow_heif": {"pillow-heif"},
+    "scann": {"scann"},
+    "svs": {"scalable-vs"},
+    "timm": {"timm"},
+    "turbovec": {"turbovec"},
+}
 FOR_DEVELOPERS = {"dev", "docs"}
 
 

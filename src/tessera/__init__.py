@@ -16,7 +16,8 @@ from tessera.errors import TesseraError
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
     from tessera.gallery.catalog.filters import Near
-    from tessera.gallery.gallery import DescribedImage, Gallery, Hit, IndexReport, Record, SearchResult
+    from tessera.gallery.gallery import Gallery, Hit, IndexReport, Record, SearchResult
+    from tessera.gallery.ingest.importing import DescribedImage
     from tessera.gallery.ingest.watching import Watcher
     from tessera.gallery.organise.duplicates import Copy, CopyGroup
     from tessera.gallery.organise.groups import PhotoGroup
@@ -46,7 +47,7 @@ _LAZY = {
     "Bundle": "tessera.models.bundle",
     "Copy": "tessera.gallery.organise.duplicates",
     "CopyGroup": "tessera.gallery.organise.duplicates",
-    "DescribedImage": "tessera.gallery.gallery",
+    "DescribedImage": "tessera.gallery.ingest.importing",
     "Extractor": "tessera.extract.extractor",
     "Gallery": "tessera.gallery.gallery",
     "Hit": "tessera.gallery.gallery",

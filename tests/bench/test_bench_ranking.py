@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tessera.bench.competitors import CODEC_NAMES, REFINEMENTS
+from tessera.bench.competitors import REFINEMENTS
+from tessera.bench.peers import CODEC_NAMES
 from tessera.bench.pictures import make_pictures
 from tessera.bench.ranking import describe_photos, mean_average_precision, measure_ranking, to_markdown
 from tessera.errors import DataError

@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tessera.bench import search as bench_search
-from tessera.bench.competitors import CODEC_NAMES, PEERS, REFINEMENTS
+from tessera.bench.competitors import REFINEMENTS
 from tessera.bench.fitting import fit_descriptors
+from tessera.bench.peers import CODEC_NAMES, PEERS
 from tessera.bench.search import exact_rows, measure_search, to_markdown
 from tessera.bench.synthesis import Fit, Synthesis, hadamard, load_fit, save_fit
 from tessera.bench.worker import recall

@@ -1,17 +1,14 @@
-"""What `bench search` compares: our codecs, and what a user would pick instead, behind one small interface."""
+"""What `bench search` compares, behind one small interface: our codecs, and numpy; other peers are in `peers`."""
 
 from __future__ import annotations
 
 import abc
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from tessera.index.codecs import CODECS
 
 Float32s = npt.NDArray[np.float32]
 Float16s = npt.NDArray[np.float16]
@@ -24,7 +21,9 @@ REFINEMENTS: dict[str, dict[str, Any]] = {
     "expansion and re-ranking": {"expand": "aqe", "rerank": "global"},
     "augmentation": {"augment": True},
 }
-_BLOCK_ROWS = 16384
+BLOCK_ROWS = 16384
+Point = dict[str, float]
+DEPTHS = (0.15, 0.3, 0.6, 1.0, 2.0)
 
 
 class Competitor(abc.ABC):
@@ -39,8 +38,9 @@ class Competitor(abc.ABC):
     @abc.abstractmethod
     def search(self, queries: Float32s, k: int) -> Int64s: ...
 
-    @abc.abstractmethod
-    def add(self, ids: Int64s, descriptors: Float32s) -> None: ...
+    def add(self, ids: Int64s, descriptors: Float32s) -> bool:
+        """Add some; False where that is not offered."""
+        return False
 
     def delete(self, row: int) -> bool:
         """Remove one; False where that is not offered."""
@@ -64,6 +64,13 @@ class Competitor(abc.ABC):
     def settings(self) -> dict[str, Any]:
         return {}
 
+    def points(self) -> tuple[Point, ...]:
+        """Settings of the search over which its curve is drawn, the quickest first."""
+        return ({},)
+
+    def use(self, point: Point) -> None:  # noqa: B027 - there may be nothing to set
+        """Search with these settings from now on."""
+
     def refinements(self) -> dict[str, Callable[[Float32s, int], Any]]:
         """Searches with expansion or re-ranking that are timed, too, by name."""
         return {}
@@ -73,6 +80,7 @@ class OurCodec(Competitor):
     def __init__(self, codec: str) -> None:
         self.codec = codec
         self.index: Any = None
+        self._fitted: Any = None  # the calibration as it was built
 
     def build(self, descriptors: Float16s) -> None:
         from tessera.index.build import build_index
@@ -83,8 +91,9 @@ class OurCodec(Competitor):
         found: Int64s = self.index.search(queries, k)[1]
         return found
 
-    def add(self, ids: Int64s, descriptors: Float32s) -> None:
+    def add(self, ids: Int64s, descriptors: Float32s) -> bool:
         self.index.add(ids, descriptors)
+        return True
 
     def delete(self, row: int) -> bool:
         return bool(self.index.remove([row]))
@@ -103,6 +112,16 @@ class OurCodec(Competitor):
     def settings(self) -> dict[str, Any]:
         told: dict[str, Any] = self.index.describe()["settings"]
         return told
+
+    def points(self) -> tuple[Point, ...]:
+        """Fewer and more candidates than were found to be needed, where the codec has candidates."""
+        return tuple({"depth": depth} for depth in DEPTHS) if self.codec in ("fast", "ivf") else ({},)
+
+    def use(self, point: Point) -> None:
+        if point:
+            codec = self.index._codec
+            self._fitted = self._fitted or codec._calibration
+            codec._calibration = self._fitted.scaled(point["depth"])
 
     def refinements(self) -> dict[str, Callable[[Float32s, int], Any]]:
         if self.codec not in ("fast", "ivf"):  # the large gallery's codecs; by others hundreds of searches take minutes
@@ -123,8 +142,8 @@ class NumpyPeer(Competitor):
 
     def build(self, descriptors: Float16s) -> None:
         self.rows = np.empty(descriptors.shape, np.float32)
-        for i in range(0, len(descriptors), _BLOCK_ROWS):
-            self.rows[i : i + _BLOCK_ROWS] = descriptors[i : i + _BLOCK_ROWS]
+        for i in range(0, len(descriptors), BLOCK_ROWS):
+            self.rows[i : i + BLOCK_ROWS] = descriptors[i : i + BLOCK_ROWS]
 
     def search(self, queries: Float32s, k: int) -> Int64s:
         scores = queries @ self.rows.T
@@ -132,8 +151,9 @@ class NumpyPeer(Competitor):
         order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
         return np.take_along_axis(top, order, axis=1)
 
-    def add(self, ids: Int64s, descriptors: Float32s) -> None:
+    def add(self, ids: Int64s, descriptors: Float32s) -> bool:
         self.rows = np.concatenate([self.rows, descriptors])
+        return True
 
     def save(self, path: Path) -> None:
         np.save(path.with_suffix(".npy"), self.rows)
@@ -141,172 +161,6 @@ class NumpyPeer(Competitor):
 
     def load(self, path: Path) -> None:
         self.rows = np.load(path)
-
-
-class FaissPeer(Competitor):
-    def __init__(self, make: Callable[[int, int], Any], *, graph: bool = False) -> None:
-        """make: (N, D) -> an untrained FAISS index."""
-        self.make = make
-        self.graph = graph
-        self.index: Any = None
-
-    def build(self, descriptors: Float16s) -> None:
-        count, dim = descriptors.shape
-        self.index = self.make(count, dim)
-        chosen = np.sort(np.random.default_rng(0).permutation(count)[:65536])
-        if not self.index.is_trained:
-            self.index.train(np.asarray(descriptors[chosen], np.float32))
-        for i in range(0, count, _BLOCK_ROWS):
-            self.index.add(np.asarray(descriptors[i : i + _BLOCK_ROWS], np.float32))
-
-    def search(self, queries: Float32s, k: int) -> Int64s:
-        found: Int64s = self.index.search(queries, k)[1]
-        return found
-
-    def add(self, ids: Int64s, descriptors: Float32s) -> None:
-        self.index.add(descriptors)
-
-    def delete(self, row: int) -> bool:
-        import faiss
-
-        try:
-            return bool(self.index.remove_ids(faiss.IDSelectorRange(row, row + 1)))
-        except RuntimeError:
-            return False
-
-    def save(self, path: Path) -> None:
-        import faiss
-
-        faiss.write_index(self.index, str(path))
-
-    def load(self, path: Path) -> None:
-        import faiss
-
-        self.index = faiss.read_index(str(path))
-
-
-class HnswlibPeer(Competitor):
-    needs = "hnswlib"
-    graph = True
-
-    def __init__(self) -> None:
-        self.index: Any = None
-        self.dim = 0
-
-    def build(self, descriptors: Float16s) -> None:
-        import hnswlib
-
-        count, self.dim = descriptors.shape
-        self.index = hnswlib.Index(space="ip", dim=self.dim)
-        self.index.init_index(max_elements=count + 2000, M=32, ef_construction=100)
-        self.index.add_items(np.asarray(descriptors, np.float32), np.arange(count))
-        self.index.set_ef(200)
-
-    def search(self, queries: Float32s, k: int) -> Int64s:
-        labels, _ = self.index.knn_query(queries, k=k)
-        return np.asarray(labels).astype(np.int64)
-
-    def add(self, ids: Int64s, descriptors: Float32s) -> None:
-        self.index.add_items(descriptors, ids)
-
-    def delete(self, row: int) -> bool:
-        self.index.mark_deleted(row)
-        return True
-
-    def save(self, path: Path) -> None:
-        self.index.save_index(str(path))
-        path.with_suffix(".dim").write_text(str(self.dim))
-
-    def load(self, path: Path) -> None:
-        import hnswlib
-
-        self.dim = int(path.with_suffix(".dim").read_text())
-        self.index = hnswlib.Index(space="ip", dim=self.dim)
-        self.index.load_index(str(path))
-        self.index.set_ef(200)
-
-    def set_threads(self, threads: int) -> None:
-        self.index.set_num_threads(threads)
-
-
-class UsearchPeer(Competitor):
-    needs = "usearch"
-    graph = True
-
-    def __init__(self) -> None:
-        self.index: Any = None
-        self.threads = 0
-
-    def build(self, descriptors: Float16s) -> None:
-        from usearch.index import Index
-
-        self.index = Index(ndim=descriptors.shape[1], metric="ip", dtype="f16", expansion_search=200)
-        self.index.add(np.arange(len(descriptors)), np.asarray(descriptors, np.float32))
-
-    def search(self, queries: Float32s, k: int) -> Int64s:
-        found = self.index.search(queries, k, threads=self.threads).keys
-        return np.atleast_2d(np.asarray(found)).astype(np.int64)
-
-    def add(self, ids: Int64s, descriptors: Float32s) -> None:
-        self.index.add(ids, descriptors)
-
-    def delete(self, row: int) -> bool:
-        self.index.remove(row)
-        return True
-
-    def save(self, path: Path) -> None:
-        self.index.save(str(path))
-
-    def load(self, path: Path) -> None:
-        from usearch.index import Index
-
-        self.index = Index.restore(str(path))
-
-    def set_threads(self, threads: int) -> None:
-        self.threads = threads
-
-
-def _index_pq(count: int, dim: int) -> Any:
-    import faiss
-
-    return faiss.IndexPQ(dim, max(dim // 8, 1), 8, faiss.METRIC_INNER_PRODUCT)
-
-
-def _ivf_pq(count: int, dim: int) -> Any:
-    import faiss
-
-    lists = int(max(min(2 * np.sqrt(count), count / 39), 1))
-    index: Any = faiss.index_factory(dim, f"IVF{lists},PQ{max(dim // 8, 1)}x8", faiss.METRIC_INNER_PRODUCT)
-    index.cp.niter = 8
-    index.nprobe = max(lists // 32, 1)
-    return index
-
-
-def _hnsw(count: int, dim: int) -> Any:
-    import faiss
-
-    index = faiss.IndexHNSWFlat(dim, 32, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efSearch = 200
-    return index
-
-
-CODEC_NAMES = tuple(CODECS)
-PEERS: dict[str, Callable[[], Competitor]] = {
-    "numpy": NumpyPeer,
-    "faiss IndexPQ": lambda: FaissPeer(_index_pq),
-    "faiss IVF-PQ": lambda: FaissPeer(_ivf_pq),
-    "faiss HNSW": lambda: FaissPeer(_hnsw, graph=True),
-    "hnswlib": HnswlibPeer,
-    "usearch": UsearchPeer,
-}
-
-
-def make_competitor(name: str) -> Competitor:
-    return OurCodec(name) if name in CODEC_NAMES else PEERS[name]()
-
-
-def is_missing(competitor: Competitor) -> bool:
-    return competitor.needs is not None and importlib.util.find_spec(competitor.needs) is None
 
 
 def disk_bytes(path: Path) -> int:

@@ -1,11 +1,13 @@
 """Fit the synthetic descriptors of `bench search` to real ones: photos, their crops, a model.
 
 Run it when the packaged model changes:  python -m tessera.bench.fitting PHOTOS [--model lite] [-o descriptors.json]
+What groups there are is fitted to views of photos (`tessera.bench.views`) with --views.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from tessera.bench.synthesis import FIT_PATH, Fit, save_fit
+from tessera.bench.synthesis import FIT_PATH, Fit, load_fit, save_fit
+from tessera.bench.views import read_views
 from tessera.errors import DataError
 
 Float32s = npt.NDArray[np.float32]
 
 _QUANTILES = 33
+_ASKED, _MOST_VIEWS = 1000, 50_000
+_SCENE_RANK = 40  # in the middle of the eighty images that `Synthesis` gives to a scene
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 
 
@@ -53,6 +58,21 @@ def fit_descriptors(descriptors: Float32s, *, model: str, fingerprint: str) -> F
     )
 
 
+def fit_groups(fit: Fit, descriptors: Float32s, photos: npt.NDArray[np.int64]) -> Fit:
+    """The fit with what `Synthesis` needs to know of groups. photos: of N D views, which photo each is of."""
+    chosen = np.random.default_rng(0).permutation(len(descriptors))[:_ASKED]
+    together, apart = [], []
+    for row in chosen:
+        cosines = descriptors @ descriptors[row]
+        same = photos == photos[row]
+        apart.append(float(np.sort(cosines[~same])[-min(_SCENE_RANK, (~same).sum())]))
+        same[row] = False
+        together.extend(cosines[same].tolist())
+    found = {"group_cosines": together, "scene_cosines": apart}
+    at = np.linspace(0, 1, _QUANTILES)
+    return replace(fit, **{name: tuple(np.quantile(values, at).round(5).tolist()) for name, values in found.items()})
+
+
 def describe_crops(photos: Path, *, model: str, limit: int, size: int, seed: int = 0) -> tuple[Float32s, str]:
     """Descriptors of whole photos and of one random crop of each, at one scale; and the model's fingerprint."""
     from tessera.extract.extractor import Extractor
@@ -80,7 +100,13 @@ def _crops(photos: Path, limit: int, size: int, seed: int) -> Iterator[npt.NDArr
 
 
 def main(
-    photos: Annotated[Path, typer.Argument(help="A folder of photographs, searched with its subfolders.")],
+    photos: Annotated[
+        Path | None,
+        typer.Argument(help="A folder of photographs, searched with its subfolders; else the packaged fit."),
+    ] = None,
+    views: Annotated[
+        Path | None, typer.Option(help="A folder of `python -m tessera.bench.views`: fit the groups, too.")
+    ] = None,
     model: Annotated[str, typer.Option(help="A packaged model's name, or the folder of a bundle.")] = "lite",
     limit: Annotated[int, typer.Option(min=50, help="Use at most so many photos.")] = 3000,
     size: Annotated[int, typer.Option(min=64, help="The longer side in pixels.")] = 256,
@@ -90,8 +116,13 @@ def main(
 
     Example: python -m tessera.bench.fitting photos/ --model lite
     """
-    descriptors, fingerprint = describe_crops(photos, model=model, limit=limit, size=size)
-    fit = fit_descriptors(descriptors, model=model, fingerprint=fingerprint)
+    fit = load_fit()
+    if photos is not None:
+        descriptors, fingerprint = describe_crops(photos, model=model, limit=limit, size=size)
+        fit = fit_descriptors(descriptors, model=model, fingerprint=fingerprint)
+    if views is not None:
+        rows, of = read_views(views)
+        fit = fit_groups(fit, rows[:_MOST_VIEWS].astype(np.float32), of[:_MOST_VIEWS])
     save_fit(fit, output)
     typer.echo(f"{fit.count} descriptors, energy of the mean {fit.mean_energy:.3f}: {output}")
 

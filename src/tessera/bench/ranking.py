@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from tessera.bench.competitors import CODEC_NAMES, REFINEMENTS
+from tessera.bench.competitors import REFINEMENTS
+from tessera.bench.peers import CODEC_NAMES
 from tessera.errors import DataError
 from tessera.evaluate.protocol import average_precision
 from tessera.index.build import build_index

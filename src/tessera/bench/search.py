@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.bench.competitors import CODEC_NAMES, PEERS, is_missing, make_competitor
+from tessera.bench.peers import CODEC_NAMES, PEERS, extra_of, is_missing, make_competitor
 from tessera.bench.synthesis import Synthesis, load_fit
+from tessera.bench.views import read_views
 from tessera.bench.worker import K, saved_path
 from tessera.errors import TesseraError, UsageError, unknown_name
 from tessera.index.codecs.block_scan import scan_blocks
@@ -39,11 +40,13 @@ def measure_search(
     peers: bool = True,
     graph_count: int = 50_000,
     gallery: Path | None = None,
+    views: Path | None = None,
+    groups: bool = False,
     folder: Path | None = None,
     keep: bool = False,
     say: Callable[[str], None] = _NO_NEWS,
 ) -> dict[str, Any]:
-    """Make (or take from a gallery) the descriptors, find the exact answers, and let each competitor run.
+    """Make the descriptors (or take them from a gallery or from `bench.views`), find the exact answers, let each run.
 
     only: names of competitors; all by default, or without peers all of our codecs.
     graph_count: graphs are built on at most so many.
@@ -51,10 +54,10 @@ def measure_search(
     one. keep: they stay there, and a later run does not make again what it finds.
     say: is told each row of the table as soon as it is there.
     """
-    names = _check_names(only, peers)
+    names = check_names(only, peers)
     asked = {"count": count, "dim": dim, "queries": queries, "seed": seed, "graph_count": graph_count}
-    with _working_folder(folder, keep) as work:
-        setting = _prepared(work, asked, gallery, say)
+    with working_folder(folder, keep) as work:
+        setting = prepare(work, asked, gallery=gallery, views=views, groups=groups, say=say)
         rows = {}
         for competitor in names:
             say(competitor)
@@ -65,7 +68,7 @@ def measure_search(
 
 
 @contextlib.contextmanager
-def _working_folder(folder: Path | None, keep: bool) -> Iterator[Path]:
+def working_folder(folder: Path | None, keep: bool) -> Iterator[Path]:
     if keep:
         if folder is None:
             raise UsageError("What is kept needs a place: give --folder.")
@@ -76,11 +79,20 @@ def _working_folder(folder: Path | None, keep: bool) -> Iterator[Path]:
         yield Path(name)
 
 
-def _prepared(work: Path, asked: dict[str, Any], gallery: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+def prepare(
+    work: Path,
+    asked: dict[str, Any],
+    *,
+    gallery: Path | None = None,
+    views: Path | None = None,
+    groups: bool = False,
+    say: Callable[[str], None] = _NO_NEWS,
+) -> dict[str, Any]:
     """The descriptors with their exact answers, made unless a run before has left them; what is known of them."""
     path = work / "setting.json"
-    fitted = None if gallery is not None else load_fit().fingerprint
+    fitted = None if gallery is not None or views is not None else load_fit().fingerprint
     asked = asked | {"gallery": str(gallery) if gallery else None, "fitted": fitted}
+    asked |= ({"views": str(views)} if views else {}) | ({"groups": True} if groups else {})
     if path.exists():
         setting: dict[str, Any] = json.loads(path.read_text())
         if setting["asked"] != asked:
@@ -89,7 +101,7 @@ def _prepared(work: Path, asked: dict[str, Any], gallery: Path | None, say: Call
     check_enough_disk(work, asked["count"], asked["dim"])
     say("making descriptors")
     made = {key: asked[key] for key in ("count", "dim", "queries", "seed")}
-    setting = _prepare(work, **made, gallery=gallery)
+    setting = _write_descriptors(work, **made, gallery=gallery, views=views, groups=groups)
     setting |= {"graph_count": min(asked["graph_count"], setting["count"]), "threads": os.cpu_count() or 1}
     say("finding the exact answers")
     _write_truth(work, setting)
@@ -98,7 +110,7 @@ def _prepared(work: Path, asked: dict[str, Any], gallery: Path | None, say: Call
     return setting
 
 
-def _check_names(only: Sequence[str], peers: bool) -> list[str]:
+def check_names(only: Sequence[str], peers: bool) -> list[str]:
     known = [*CODEC_NAMES, *PEERS] if peers or only else list(CODEC_NAMES)
     for name in only:
         if name not in known:
@@ -106,16 +118,29 @@ def _check_names(only: Sequence[str], peers: bool) -> list[str]:
     return [name for name in known if not only or name in only]
 
 
-def _prepare(work: Path, *, count: int, dim: int, queries: int, seed: int, gallery: Path | None) -> dict[str, Any]:
+def _write_descriptors(
+    work: Path,
+    *,
+    count: int,
+    dim: int,
+    queries: int,
+    seed: int,
+    gallery: Path | None,
+    views: Path | None,
+    groups: bool,
+) -> dict[str, Any]:
     """Write the gallery, the queries (not in it) and some descriptors to add later."""
     if gallery is not None:
         return _prepare_from_gallery(work, gallery, queries, seed)
-    synthesis = Synthesis(count, dim, seed=seed)
+    if views is not None:
+        return _prepare_from_views(work, views, count, queries, seed)
+    synthesis = Synthesis(count, dim, seed=seed, groups=groups)
     synthesis.write(work / "gallery.f16")
     asked = synthesis.queries(queries + _EXTRA)
     np.save(work / "queries.npy", asked[:queries])
     np.save(work / "extra.npy", asked[queries:])
-    source = f"synthetic, fitted to {synthesis.fit.model} ({synthesis.fit.fingerprint})"
+    kind = "synthetic in groups" if groups else "synthetic"
+    source = f"{kind}, fitted to {synthesis.fit.model} ({synthesis.fit.fingerprint})"
     return {"count": count, "dim": dim, "queries": queries, "seed": seed, "source": source}
 
 
@@ -140,12 +165,28 @@ def _prepare_from_gallery(work: Path, path: Path, queries: int, seed: int) -> di
     return {"count": count, "dim": dim, "queries": queries, "seed": seed, "source": str(path)}
 
 
+def _prepare_from_views(work: Path, folder: Path, count: int, queries: int, seed: int) -> dict[str, Any]:
+    rows, _ = read_views(folder)
+    held_out = queries + _EXTRA
+    if len(rows) < count + held_out:
+        raise UsageError(f"{folder} has {len(rows)} descriptors; measuring {count} takes {count + held_out}.")
+    order = np.random.default_rng(seed).permutation(len(rows))
+    rows[np.sort(order[held_out : held_out + count])].tofile(work / "gallery.f16")
+    asked = rows[order[:held_out]].astype(np.float32)
+    np.save(work / "queries.npy", asked[:queries])
+    np.save(work / "extra.npy", asked[queries:])
+    dim = rows.shape[1]
+    return {"count": count, "dim": dim, "queries": queries, "seed": seed, "source": "views of photos"}
+
+
 def _write_truth(work: Path, setting: dict[str, Any]) -> None:
     shape = (setting["count"], setting["dim"])
     rows = np.memmap(work / "gallery.f16", np.float16, "r", shape=shape)
     asked: Float32s = np.load(work / "queries.npy")
-    np.save(work / "truth.npy", exact_rows(rows, asked))
-    np.save(work / "truth-graph.npy", exact_rows(rows[: setting["graph_count"]], asked))
+    truth = exact_rows(rows, asked)
+    np.save(work / "truth.npy", truth)
+    few = setting["graph_count"] < setting["count"]
+    np.save(work / "truth-graph.npy", exact_rows(rows[: setting["graph_count"]], asked) if few else truth)
 
 
 def exact_rows(rows: Float16s, queries: Float32s) -> npt.NDArray[np.int64]:
@@ -157,27 +198,34 @@ def exact_rows(rows: Float16s, queries: Float32s) -> npt.NDArray[np.int64]:
 
 def _run(work: Path, name: str, *, keep: bool) -> dict[str, Any]:
     """Every phase of one competitor; a failure is reported in its place, not raised: the others still count."""
-    if is_missing(make_competitor(name)):
-        return {"missing": f"{make_competitor(name).needs} is not installed (extra 'bench')"}
+    if is_missing(made := make_competitor(name)):
+        return {"missing": f"{made.needs} is not installed (extra '{extra_of(made)}')"}
     result: dict[str, Any] = {}
-    saved = saved_path(work, name)
-    built = saved.with_suffix(".json")  # last, and at once: what it says is there
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    for phase, extra in (("build", {}), ("batch", {}), ("answer", one)):
-        if phase == "build" and built.exists():
-            result |= json.loads(built.read_text())
-            continue
-        command = [sys.executable, "-m", "tessera.bench.worker", str(work), name, phase]
-        done = subprocess.run(command, env=os.environ | extra, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            return result | {"failed": f"{phase}: exit {done.returncode}: {last}"}
-        result |= json.loads(done.stdout.strip().splitlines()[-1])
-        if phase == "build":
-            write_atomically(built, json.dumps(result).encode())
+    for phase in ("build", "batch", "answer"):
+        result |= run_phase(work, name, phase)
+        if "failed" in result:
+            return result
     if not keep:
         for path in work.glob("saved*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return result
+
+
+def run_phase(work: Path, name: str, phase: str) -> dict[str, Any]:
+    """One phase of a competitor in a process of its own; what is built is built once."""
+    built = saved_path(work, name).with_suffix(".json")  # last, and at once: what it says is there
+    if phase == "build" and built.exists():
+        return dict(json.loads(built.read_text()))
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    extra = one if phase in ("answer", "curve") else {}
+    command = [sys.executable, "-m", "tessera.bench.worker", str(work), name, phase]
+    done = subprocess.run(command, env=os.environ | extra, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"failed": f"{phase}: exit {done.returncode}: {last}"}
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    if phase == "build":
+        write_atomically(built, json.dumps(result).encode())
     return result
 
 

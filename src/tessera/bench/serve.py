@@ -27,7 +27,8 @@ from PIL import Image
 
 from tessera.bench.synthesis import Synthesis
 from tessera.errors import TesseraError
-from tessera.gallery.gallery import DescribedImage, Gallery
+from tessera.gallery.gallery import Gallery
+from tessera.gallery.ingest.importing import DescribedImage
 
 BOUNDARY = "tesserabench"
 GALLERY_PICTURE, UPLOAD = KINDS = ("gallery_picture", "upload")

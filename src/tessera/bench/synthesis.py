@@ -2,7 +2,9 @@
 
 Codes are only as good as the descriptors let them be, so a benchmark on random directions says nothing. Three things
 are taken from real descriptors (`tessera.bench.fitting`, in a small file that ships with the package): how much of
-their energy is their common mean, the spectrum of the rest, and how near a nearest neighbour is.
+their energy is their common mean, the spectrum of the rest, and how near a nearest neighbour is. With groups, two more:
+how alike the pictures of one motif are, and pictures of one scene by other photos. Without them neighbours are few and
+far, the worst case for inverted lists and graphs; galleries have bursts and copies.
 """
 
 from __future__ import annotations
@@ -26,12 +28,16 @@ Float16s = npt.NDArray[np.float16]
 FIT_PATH = Path(__file__).parent / "descriptors.json"
 BLOCK_ROWS = 8192
 _IMAGES_A_PLACE = 10
+_PLACES_A_SCENE = 8
 _QUERIED_BLOCKS = 32
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What real descriptors were like. Eigenvalues fall and sum to one; cosines are quantiles, ascending."""
+    """What real descriptors were like. Eigenvalues fall and sum to one; cosines are quantiles, ascending.
+
+    group_cosines: of two views of one photo; scene_cosines: of a view and the 40th of other photos.
+    """
 
     model: str
     fingerprint: str
@@ -39,6 +45,8 @@ class Fit:
     mean_energy: float
     eigenvalues: tuple[float, ...]
     neighbour_cosines: tuple[float, ...]
+    group_cosines: tuple[float, ...] = ()
+    scene_cosines: tuple[float, ...] = ()
 
 
 def load_fit(path: Path = FIT_PATH) -> Fit:
@@ -59,13 +67,18 @@ class Synthesis:
 
     An image is  sqrt(m) mean + sqrt(1 - m) (sqrt(c) place + sqrt(1 - c) own),  normalised: m the energy of the mean,
     `place` and `own` Gaussian with the fitted spectrum, c drawn so that two images of a place have the fitted cosine.
+    groups: images of a place are as alike as views of one photo, and eight places share a scene: their `place` is
+    sqrt(s) scene + sqrt(1 - s) place, s drawn so that images of two of them have the fitted cosine.
     """
 
-    def __init__(self, count: int, dim: int, *, seed: int = 0, fit: Fit | None = None) -> None:
+    def __init__(self, count: int, dim: int, *, seed: int = 0, fit: Fit | None = None, groups: bool = False) -> None:
         self.count = count
         self.dim = dim
         self.seed = seed
         self.fit = fit or load_fit()
+        self.groups = groups
+        if groups and not self.fit.group_cosines:
+            raise DataError("The fit knows of no groups. Make one with: python -m tessera.bench.fitting --views VIEWS")
         given = np.asarray(self.fit.eigenvalues)
         # Another dimension keeps the shape of the spectrum: the same curve over the share of dimensions.
         at = (np.arange(dim) + 0.5) / dim
@@ -106,7 +119,15 @@ class Synthesis:
 
     def _places(self, block: int) -> Float32s:
         rows = min(BLOCK_ROWS, self.count - block * BLOCK_ROWS)
-        return self._rng(3, block).standard_normal((max(rows // _IMAGES_A_PLACE, 1), self.dim), dtype=np.float32)
+        rng, count = self._rng(3, block), max(rows // _IMAGES_A_PLACE, 1)
+        places = rng.standard_normal((count, self.dim), dtype=np.float32)
+        if not self.groups:
+            return places
+        scenes = rng.standard_normal((-(-count // _PLACES_A_SCENE), self.dim), dtype=np.float32)
+        among = self._shares(self.fit.scene_cosines) / np.median(self._shares(self.fit.group_cosines))
+        share = _draw(np.clip(among, 0.0, 0.999), count, rng)
+        mixed: Float32s = np.sqrt(1 - share) * places + np.sqrt(share) * scenes[np.arange(count) // _PLACES_A_SCENE]
+        return mixed
 
     def write(self, path: Path) -> Float16s:
         """Write the gallery as fp16 to a file and map it: a million need two gigabytes of disk, not of memory."""
@@ -118,8 +139,8 @@ class Synthesis:
     def _images(self, places: Float32s, rng: np.random.Generator) -> Float32s:
         """One image of each of the places given, N D."""
         count = len(places)
-        quantiles = np.linspace(0, 1, len(self.fit.neighbour_cosines))
-        share = np.interp(rng.random(count), quantiles, self._shares()).astype(np.float32)[:, None]
+        cosines = self.fit.group_cosines if self.groups else self.fit.neighbour_cosines
+        share = _draw(self._shares(cosines), count, rng)
         raw = np.sqrt(share) * places
         own = rng.standard_normal((count, self.dim), dtype=np.float32)
         own *= np.sqrt(1 - share)
@@ -131,10 +152,9 @@ class Synthesis:
         mixed /= np.sqrt(np.einsum("nd,nd->n", mixed, mixed))[:, None]
         return mixed
 
-    def _shares(self) -> npt.NDArray[np.float64]:
-        """What two images of a place have in common beyond the mean, from their cosine."""
-        cosines = np.asarray(self.fit.neighbour_cosines)
-        return np.clip((cosines - self.fit.mean_energy) / (1 - self.fit.mean_energy), 0.0, 0.999)
+    def _shares(self, cosines: tuple[float, ...]) -> npt.NDArray[np.float64]:
+        """What two images have in common beyond the mean, from their cosine."""
+        return np.clip((np.asarray(cosines) - self.fit.mean_energy) / (1 - self.fit.mean_energy), 0.0, 0.999)
 
     def _mix(self, raw: Float32s) -> Float32s:
         """Spread the spectrum over all dimensions, as real descriptors have it: by a Hadamard turn with random signs.
@@ -149,6 +169,12 @@ class Synthesis:
         out *= self._signs[1]
         out[:, self.dim - width :] = hadamard(out[:, self.dim - width :])
         return out
+
+
+def _draw(quantiles: npt.NDArray[np.float64], count: int, rng: np.random.Generator) -> Float32s:
+    """Values, count 1, whose quantiles are these."""
+    drawn = np.interp(rng.random(count), np.linspace(0, 1, len(quantiles)), quantiles)
+    return drawn.astype(np.float32)[:, None]
 
 
 def hadamard(rows: Float32s) -> Float32s:

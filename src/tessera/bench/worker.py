@@ -1,7 +1,7 @@
 """One competitor of `bench search` in its own process: its memory is its own, its threads are set from outside.
 
-Run by `tessera.bench.search`, first to build, then to answer in batches on all cores and one by one on one:
-python -m tessera.bench.worker FOLDER NAME build|batch|answer
+Run by `tessera.bench.search`, first to build, then to answer in batches on all cores and one by one on one, and by
+`tessera.bench.contest` over all its settings:  python -m tessera.bench.worker FOLDER NAME build|batch|answer|curve
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.bench.competitors import disk_bytes, make_competitor
+from tessera.bench.competitors import Competitor, disk_bytes
+from tessera.bench.peers import make_competitor
 
 K = 100
 BATCH = 64
@@ -24,6 +25,7 @@ _LONGEST_S = 20.0
 _ADDED = 1000
 _PASSES = 3
 _REFINED = 5  # queries
+_LONGEST_CURVE_S, _FEWEST_TIMED = 0.3, 16
 
 Float32s = npt.NDArray[np.float32]
 
@@ -52,7 +54,9 @@ def build(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
     count = setting["graph_count"] if competitor.graph else setting["count"]
     descriptors = np.memmap(folder / "gallery.f16", np.float16, "r", shape=(setting["count"], setting["dim"]))[:count]
     saved = saved_path(folder, name)
+    used = time.process_time()
     result: dict[str, Any] = {"count": count, "build_s": clock(lambda: competitor.build(descriptors))}
+    result["build_cpu_s"] = time.process_time() - used
     result["save_s"] = clock(lambda: competitor.save(saved))
     result["disk_bytes"] = disk_bytes(saved) / count
     result["code_bytes"] = competitor.code_bytes(saved) / count
@@ -71,13 +75,18 @@ def batch(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
     }
     extra: Float32s = np.load(folder / "extra.npy")
     names = np.arange(_ADDED) + setting["count"]
-    result["add_1000_ms"] = 1e3 * clock(lambda: competitor.add(names, extra[:_ADDED]))
-    result["add_one_ms"] = 1e3 * clock(lambda: competitor.add(names[-1:] + 1, extra[-1:]))
     count = setting["graph_count"] if competitor.graph else setting["count"]
-    start = time.perf_counter()
-    deleted = competitor.delete(int(count // 2))
-    result["delete_one_ms"] = 1e3 * (time.perf_counter() - start) if deleted else None
+    result["add_1000_ms"] = _ms_of(lambda: competitor.add(names, extra[:_ADDED]))
+    result["add_one_ms"] = _ms_of(lambda: competitor.add(names[-1:] + 1, extra[-1:]))
+    result["delete_one_ms"] = _ms_of(lambda: competitor.delete(int(count // 2)))
     return result
+
+
+def _ms_of(change: Callable[[], bool]) -> float | None:
+    """How long a change takes; None where it is not offered."""
+    start = time.perf_counter()
+    done = change()
+    return 1e3 * (time.perf_counter() - start) if done else None
 
 
 def answer(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
@@ -120,16 +129,55 @@ def answer(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def curve(folder: Path, name: str, setting: dict[str, Any]) -> dict[str, Any]:
+    """Time and recall at each setting of the search, for the best 10 and the best 100; on one thread."""
+    competitor = make_competitor(name)
+    queries: Float32s = np.load(folder / "queries.npy")
+    truth = np.load(folder / ("truth-graph.npy" if competitor.graph else "truth.npy"))
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    before = resident_bytes()
+    competitor.load(saved_path(folder, name))
+    competitor.set_threads(1)
+    points = []
+    for point in competitor.points():
+        competitor.use(point)
+        for k in (10, K):
+            found = competitor.search(queries, k)  # and warms up what is timed next
+            points.append(
+                {"settings": point, "k": k, "recall": recall(found, truth, k), **_time(competitor, queries, k)}
+            )
+    count = setting["graph_count"] if competitor.graph else setting["count"]
+    return {"points": points, "memory_bytes": (resident_bytes() - before) / count}
+
+
+def _time(competitor: Competitor, queries: Float32s, k: int) -> dict[str, float]:
+    """Median milliseconds of one query, by the wall's clock and the processor's."""
+    wall, cpu = [], []
+    started = time.process_time()
+    for i, query in enumerate(queries):
+        wall_start, cpu_start = time.perf_counter(), time.process_time()
+        competitor.search(query[None], k)
+        wall.append(time.perf_counter() - wall_start)
+        cpu.append(time.process_time() - cpu_start)
+        if i >= _FEWEST_TIMED and time.process_time() - started > _LONGEST_CURVE_S:
+            break
+    return {"wall_ms": 1e3 * float(np.median(wall)), "cpu_ms": 1e3 * float(np.median(cpu))}
+
+
 def recall(found: npt.NDArray[np.int64], truth: npt.NDArray[np.int64], k: int) -> float:
     """The share of the k exact nearest that are among the k found."""
     return float(np.mean([np.isin(true[:k], rows[:k]).mean() for true, rows in zip(truth, found, strict=True)]))
 
 
+PHASES = {"build": build, "batch": batch, "answer": answer, "curve": curve}
+
+
 def main() -> None:
     folder, name, phase = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     setting = json.loads((folder / "setting.json").read_text())
-    result = {"build": build, "batch": batch, "answer": answer}[phase](folder, name, setting)
-    print(json.dumps(result))
+    print(json.dumps(PHASES[phase](folder, name, setting)))
 
 
 if __name__ == "__main__":

@@ -64,24 +64,66 @@ def search(
     peers: Annotated[bool, typer.Option(help="Run the peers, too, not only our codecs.")] = True,
     graph_count: Annotated[int, typer.Option(min=100, help="Graphs (HNSW) are built on so many at most.")] = 50_000,
     gallery: Annotated[str | None, typer.Option("-g", help="Take the descriptors of this gallery.")] = None,
+    views: Annotated[
+        str | None, typer.Option(help="Take those that `python -m tessera.bench.views` wrote to this folder.")
+    ] = None,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Make descriptors in groups, as bursts and copies have them.")
+    ] = False,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Recall against time: each at all its settings, in turn, graphs on all.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of --curve; the least time of all counts.")] = 3,
+    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="With --curve: write every point.")] = None,
+    figure: Annotated[
+        str | None, typer.Option(metavar="FILE.svg", help="With --curve: draw the operating points.")
+    ] = None,
     folder: Annotated[str | None, typer.Option(help="Where the files go while it runs.")] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave them in --folder; another run builds nothing again that is there.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
 ) -> None:
-    """Every codec beside FAISS, hnswlib, usearch and numpy: time, memory, recall, adding, deleting, in one run.
+    """Every codec beside FAISS, hnswlib, usearch, ScaNN and others: time, memory, recall, in one run.
 
     Each row is shown as soon as it is there. A million descriptors of 1024 take twelve gigabytes of disk while it runs
     and five of memory.
 
     Example: tessera bench search -n 100000 --only fast --only flat --json
+
+    Example: tessera bench search -n 100000 --curve --csv curve.csv --figure curve.svg
     """
     from pathlib import Path
 
+    from tessera.bench import contest
     from tessera.bench.search import measure_search, to_markdown
     from tessera.cli.output import say
+    from tessera.errors import UsageError
 
+    if curve:
+        if gallery is not None:
+            raise UsageError("--curve takes made descriptors or --views, not a gallery.")
+        found = contest.measure_contest(
+            count=count,
+            dim=dim,
+            queries=queries,
+            seed=seed,
+            only=tuple(only or ()),
+            rounds=rounds,
+            views=None if views is None else Path(views),
+            groups=groups,
+            folder=None if folder is None else Path(folder),
+            keep=keep,
+            say=say,
+        )
+        if csv is not None:
+            contest.write_csv(found, Path(csv))
+        if figure is not None:
+            contest.draw(found["rows"], Path(figure), f"{found['count']:,} descriptors, {found['source']}")
+        print(json_module.dumps(found) if json else contest.to_markdown(found))
+        return
+    if csv is not None or figure is not None:
+        raise UsageError("--csv and --figure belong to --curve.")
     report = measure_search(
         count=count,
         dim=dim,
@@ -91,6 +133,8 @@ def search(
         peers=peers,
         graph_count=graph_count,
         gallery=None if gallery is None else Path(gallery),
+        views=None if views is None else Path(views),
+        groups=groups,
         folder=None if folder is None else Path(folder),
         keep=keep,
         say=say,

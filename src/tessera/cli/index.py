@@ -35,6 +35,9 @@ class IndexCommand(TyperCommand):
         return super().parse_args(ctx, given)
 
 
+COMMAND_CLASS = IndexCommand
+
+
 def index(
     sources: Annotated[
         list[str] | None,

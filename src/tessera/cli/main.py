@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import logging
 import os
 import platform
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from tessera import __version__
-from tessera.cli import (
-    adapt,
-    bench,
-    check,
-    convert,
-    duplicates,
-    embed,
-    evaluate,
-    explain,
-    export,
-    export_descriptors,
-    group,
-    index,
-    migrate,
-    models_get,
-    remove,
-    search,
-    serve,
-    stats,
-    system,
-    train,
-    watch,
-)
 from tessera.cli.commands import CommandGroup
 from tessera.cli.output import LogLevel, log_to_stderr
-from tessera.cli.settings import PREFIX, hide_variables, read_settings
+from tessera.cli.settings import PREFIX, find_file, hide_variables, read_settings
 from tessera.errors import TesseraError, printable
 
 _INTERRUPTED = 130
 log = logging.getLogger("tessera.cli")
 
-app = typer.Typer(
-    name="tessera",
-    cls=CommandGroup,
-    help="Find the same place or object in a collection of images, and see why.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+# In the order of the help page, each with its module in `tessera.cli`, where it has its own name.
+COMMANDS = {
+    "index": "index",
+    "search": "search",
+    "remove": "remove",
+    "stats": "stats",
+    "check": "check",
+    "export-descriptors": "export_descriptors",
+    "duplicates": "duplicates",
+    "group": "group",
+    "watch": "watch",
+    "migrate": "migrate",
+    "explain": "explain",
+    "serve": "serve",
+    "export": "export",
+    "train": "train",
+    "embed": "embed",
+    "adapt": "adapt",
+    "convert": "convert",
+    "models": "models_get",
+    "evaluate": "evaluate",
+    "system": "system",
+    "bench": "bench",
+}
 
 
 def _print_version(asked: bool) -> None:
@@ -60,7 +55,6 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit()
 
 
-@app.callback()
 def _root(
     context: typer.Context,
     config: Annotated[
@@ -94,33 +88,57 @@ def _root(
     context.default_map = read_settings(context.command, config)
 
 
-app.command("index", cls=index.IndexCommand, epilog=index.EXAMPLE)(index.index)
-app.command("search", epilog=search.EXAMPLE)(search.search)
-app.command("remove", epilog=remove.EXAMPLE)(remove.remove)
-app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
-app.command("check", epilog=check.EXAMPLE)(check.check)
-app.command("export-descriptors", epilog=export_descriptors.EXAMPLE)(export_descriptors.export_descriptors)
-app.command("duplicates", epilog=duplicates.EXAMPLE)(duplicates.duplicates)
-app.command("group", epilog=group.EXAMPLE)(group.group)
-app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
-app.command("migrate", epilog=migrate.EXAMPLE)(migrate.migrate)
-app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
-app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
-app.command("export")(export.export)
-app.command("train")(train.train)
-app.command("embed", epilog=embed.EXAMPLE)(embed.embed)
-app.add_typer(models_get.models)
-app.command("adapt", epilog=adapt.EXAMPLE)(adapt.adapt)
-app.command("convert", epilog=convert.EXAMPLE)(convert.convert)
-app.add_typer(evaluate.evaluate)
-app.add_typer(system.system)
-app.add_typer(bench.bench)
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands."""
+    made = typer.Typer(
+        name="tessera",
+        cls=CommandGroup,
+        help="Find the same place or object in a collection of images, and see why.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_root)
+    for name in names:
+        module = importlib.import_module(f"tessera.cli.{COMMANDS[name]}")
+        command = getattr(module, name.replace("-", "_"))
+        if isinstance(command, typer.Typer):
+            made.add_typer(command)
+        else:
+            register = made.command(
+                name, cls=getattr(module, "COMMAND_CLASS", None), epilog=getattr(module, "EXAMPLE", None)
+            )
+            register(command)
+    return made
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`app`, the whole command line, made when it is first asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _whole_app()
+
+
+@functools.cache
+def _whole_app() -> typer.Typer:
+    return make_app()
+
+
+def _app_for(words: Sequence[str]) -> typer.Typer:
+    """Only the command that is run, where it is named first: to make the others takes as long as a search.
+
+    A settings file speaks of all of them, and is checked against them.
+    """
+    if words and words[0] in COMMANDS and "TESSERA_CONFIG" not in os.environ and find_file() is None:
+        return make_app(words[:1])
+    return _whole_app()
 
 
 def main() -> None:
     """Run the command line; a TesseraError becomes one sentence on stderr and its exit code."""
     try:
-        app()
+        _app_for(sys.argv[1:])()
     except TesseraError as error:
         _leave(f"error: {error}", error.exit_code)
     except BrokenPipeError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +62,9 @@ def _frames(word: str) -> Iterator[Named]:
 def _fetch(address: str, allowed: bool) -> bytes:
     if not allowed:
         raise UsageError(f"{address} is an address on the network: give --allow-url to fetch it.")
+    import urllib.error
+    import urllib.request
+
     from tessera.data.images import DEFAULT_LIMITS
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,7 +97,7 @@ def search(
         say(f"comparing local features of the best {reranker.depth} hits; what is not stored yet is made and kept")
     answers: list[tuple[str, Any, SearchResult]] = []
     failed = 0
-    with Gallery(gallery, device=device, create=False) as opened, progress_bar("searching", "queries") as bar:
+    with Gallery(gallery, device=device, create=False) as opened, _bar(single) as bar:
         queries = read_queries(images, allow_url=allow_url)
         if single:
             ((name, query),) = queries
@@ -133,6 +134,11 @@ def search(
             _print_hits(result)
     if failed or not answers:
         raise typer.Exit(1)
+
+
+def _bar(single: bool) -> AbstractContextManager[Any]:
+    """Of many queries; one is answered before a bar is drawn."""
+    return nullcontext() if single else progress_bar("searching", "queries")
 
 
 def _said(queries: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import io
 import os
 import stat
@@ -185,7 +187,7 @@ def _identify(file: IO[bytes], name: str) -> Image.Image:
     `Image.open` would warn about, or refuse, large pictures by a global setting of Pillow before our own limits are
     asked; so its table of formats is gone through here.
     """
-    Image.init()
+    _load_plugins()
     prefix = file.read(16)
     is_heif = prefix[4:8] == b"ftyp" and prefix[8:12] in _HEIF_BRANDS
     if is_heif:
@@ -207,6 +209,15 @@ def _identify(file: IO[bytes], name: str) -> Image.Image:
         )
     known = ", ".join(form for form in FORMATS if form in Image.OPEN)
     raise ImageError(f"{name} is not an image in a known format ({known}). Convert it, or remove it.")
+
+
+@functools.cache
+def _load_plugins() -> None:
+    """What FORMATS need, and not the forty others that `Image.init` would load before the first picture is read."""
+    Image.preinit()
+    for plugin in ("WebPImagePlugin", "TiffImagePlugin", "AvifImagePlugin"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"PIL.{plugin}")
 
 
 def _admit_heif() -> None:

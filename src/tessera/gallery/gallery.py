@@ -24,13 +24,7 @@ from tessera.gallery.catalog.filters import Where, parse_where
 from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
 from tessera.gallery.catalog.snapshot import Record, Snapshot
-from tessera.gallery.check import CheckReport, check_catalog_file, check_gallery
 from tessera.gallery.ingest.describer import Describer
-from tessera.gallery.ingest.importing import DescribedImage, store_described
-from tessera.gallery.ingest.indexing import IndexRun, ProgressCallback
-from tessera.gallery.ingest.local_describer import fill_local_features
-from tessera.gallery.ingest.plan import Plan
-from tessera.gallery.ingest.rebuilding import ensure_model
 from tessera.gallery.ingest.sources import Source, look_at, resolve_source
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
 from tessera.gallery.search.local_feature_index import LocalFeatureIndex
@@ -40,13 +34,14 @@ from tessera.gallery.search.searcher import Searcher
 from tessera.gallery.search.stream import stream_answers
 from tessera.gallery.store import LOCAL_NAME, Store, absolute_engine
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a search needs none of these, and would wait for them
+    from tessera.gallery.check import CheckReport
+    from tessera.gallery.ingest.importing import DescribedImage
+    from tessera.gallery.ingest.indexing import ProgressCallback
     from tessera.gallery.organise.duplicates import CopyGroup
     from tessera.gallery.organise.groups import PhotoGroup
 
 __all__ = [
-    "CheckReport",
-    "DescribedImage",
     "Gallery",
     "Hit",
     "IndexProgress",
@@ -150,6 +145,11 @@ class Gallery:
         local: str | None = None,
         video: bool = False,
     ) -> IndexReport:
+        from tessera.gallery.ingest.indexing import IndexRun
+        from tessera.gallery.ingest.local_describer import fill_local_features
+        from tessera.gallery.ingest.plan import Plan
+        from tessera.gallery.ingest.rebuilding import ensure_model
+
         started = time.perf_counter()
         given = None if metadata is None else encode_metadata(metadata)
         with self._store.write():
@@ -263,6 +263,8 @@ class Gallery:
 
         Each is searched for under its path; a picture that is there is known by its content, and `index` skips it.
         """
+        from tessera.gallery.ingest.importing import store_described
+
         with self._store.write():
             stored = store_described(self._store, images)
             self._store.write_indexes()
@@ -414,6 +416,8 @@ class Gallery:
 
         deep: read every picture, too, to find those that were changed without their size or time.
         """
+        from tessera.gallery.check import check_catalog_file, check_gallery
+
         findings = check_catalog_file(self.path, repair=repair)
         with self._store.write() if repair else contextlib.nullcontext():
             report = check_gallery(self._store, repair=repair, deep=deep)

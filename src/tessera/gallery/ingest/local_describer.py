@@ -12,7 +12,6 @@ from tessera.data.images import load_photo
 from tessera.errors import ImageError
 from tessera.extract.runtime import default_threads
 from tessera.gallery.catalog.catalog import Catalog
-from tessera.gallery.ingest.reading import loader_source, read_ahead
 from tessera.gallery.ingest.sources import look_at
 from tessera.local.compact import CompactFeatures
 from tessera.local.parts import PartsModel
@@ -85,6 +84,8 @@ def fill_local_features(
 
 
 def _fill(catalog: Catalog, describer: LocalDescriber, lacking: Iterable[tuple[bytes, bytes]]) -> int:
+    from tessera.gallery.ingest.reading import loader_source, read_ahead
+
     wanted = dict(lacking)
     waiting: list[tuple[bytes, Future[bytes]]] = []
     for read in read_ahead((look_at(path) for path in wanted), max_bytes=DEFAULT_LIMITS.max_bytes):

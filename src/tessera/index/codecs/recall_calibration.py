@@ -77,6 +77,15 @@ class RecallCalibration:
         """
         return float(np.sqrt(max(total, 1) / max(self.total, 1))) if total > self.total > 0 else 1.0
 
+    def scaled(self, depth: float) -> RecallCalibration:
+        """The same with so many times the candidates: less or more recall than was asked for, and another time."""
+        counts = {
+            name: max(int(np.ceil(depth * value)), 1)
+            for name, value in to_mapping(self).items()
+            if name.startswith("num_")
+        }
+        return dataclasses.replace(self, **counts)
+
     def to_values(self) -> dict[str, Any]:
         return to_mapping(self)
 
