@@ -242,7 +242,7 @@ def test_filters_of_many_ids_are_searched_in_parts(
 def test_a_lost_collection_is_filled_again(mirrored: tuple[tessera.Gallery, Path], photo_folder: Path) -> None:
     gallery, _ = mirrored
     expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png")]
-    gallery._store.engine._open().drop_collection(gallery._store.engine._collection)
+    gallery._store.engine._collection.drop()
     report = gallery.check()
     assert not report.ok
     assert "missing" in report.findings[0].message
