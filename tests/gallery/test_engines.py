@@ -225,6 +225,12 @@ def test_milvus_answers_as_faiss_does_and_follows_changes(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_milvus_filters_as_the_catalogue_does(tmp_path: Path, compare_filters: Callable[[str], int]) -> None:
+    pytest.importorskip("milvus_lite")
+    assert compare_filters(f"milvus:{tmp_path / 'milvus.db'}") > 500
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_filters_of_many_ids_are_searched_in_parts(
     mirrored: tuple[tessera.Gallery, Path], photo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

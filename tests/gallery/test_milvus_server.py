@@ -22,6 +22,7 @@ import pytest
 
 import tessera
 from tessera.errors import EngineUnavailableError, GalleryError, GalleryMismatchError
+from tessera.gallery.catalog.filters import parse_where
 from tessera.gallery.engines import milvus_connection
 
 pytest.importorskip("pymilvus")
@@ -104,7 +105,7 @@ def test_a_server_answers_as_faiss_does_with_filters_pushed_down(
         painter(photo_folder / "new.png", 30)
         gallery.index(photo_folder, table)
         gallery.remove(photo_folder / "photo2.png")
-        said = {one: gallery._store.engine._expression(tessera.gallery.gallery.parse_where(one)) for one in filters}
+        said = {one: gallery._store.engine._expression(parse_where(one)) for one in filters}
         found = {one: names(gallery, query, where=one) for one in filters}
         everything = gallery.search(query, 100, by="global")
         assert gallery.check().findings == []
@@ -117,6 +118,10 @@ def test_a_server_answers_as_faiss_does_with_filters_pushed_down(
         by_faiss = gallery.search(query, 100, by="global")
     assert [hit.id for hit in everything] == [hit.id for hit in by_faiss]
     assert [hit.score for hit in everything] == pytest.approx([hit.score for hit in by_faiss], abs=1e-5)
+
+
+def test_a_server_filters_as_the_catalogue_does(engine: str, compare_filters: Callable[[str], int]) -> None:
+    assert compare_filters(engine) > 500
 
 
 def test_metadata_and_paths_that_change_in_place_follow(

@@ -26,9 +26,10 @@ COMMONEST_MODEL = (
 )
 _VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
 _STREAM_ROWS = 256  # half a megabyte of descriptors
-_VALUES = "SELECT json_group_array(json_array(key, CAST(value AS TEXT), tessera_number(value), type)) FROM json_each"
+# || '': a list is a text here, not JSON again.
+_VALUES = "SELECT json_group_array(json_array(key, value || '', type)) FROM json_each"
 _ENTRY = (
-    "SELECT images.id, path, hash, width, height, size, "
+    "SELECT images.id, path, hash, width, height, size, coalesce(facts, '{}'), metadata, "
     f"({_VALUES}(coalesce(facts, '{{}}')) WHERE value IS NOT NULL), ({_VALUES}(metadata) WHERE value IS NOT NULL) "
     "FROM images JOIN contents ON contents.id = images.content_id"
 )
@@ -448,14 +449,17 @@ def _verified(row: Sequence[Any]) -> bytes:
 
 
 def _entry(row: Sequence[Any]) -> Entry:
-    image_id, path, content_hash, width, height, size, facts, metadata = row
+    image_id, path, content_hash, width, height, size, *said = row
     known = {"width": width, "height": height, "bytes": size}
     values: dict[str, tuple[str, float | None, str]] = {
         key: (str(value), float(value), "integer") for key, value in known.items() if value is not None
     }
     values["name"] = (filters.file_name(path), filters.number(filters.file_name(path)), "text")
-    for said in (facts, metadata):
-        values.update((key, (text, value, kind)) for key, text, value, kind in json.loads(said))
+    for stored, texts in zip(said[:2], said[2:], strict=True):
+        found = json.loads(stored)
+        for key, text, kind in json.loads(texts):
+            # Not by SQLite: it writes numbers into JSON with fifteen digits, and infinity as no JSON at all.
+            values[key] = (text, None if isinstance(found[key], list | dict) else filters.number(found[key]), kind)
     return Entry(image_id, path, content_hash, values)
 
 

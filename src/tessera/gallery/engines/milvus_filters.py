@@ -1,8 +1,9 @@
 """`--where` as an expression of Milvus: what SQLite says of a value is written down beside it, so that both agree.
 
 SQLite compares metadata as numbers, dates or texts, whichever fit (`catalog.filters`). Milvus has no such functions, so
-each value is stored in its forms: `text`, `number` where it spells one, `date` where it is one, `truth` for JSON's true
-and false. A few keys have fields of their own, which are read ten times faster; the rest lie in one JSON field.
+each value is stored in its forms: `text`, `number` where it spells one, `date` where it is one, `truth` for JSON's
+true and false. A few keys have fields of their own; the rest lie in one JSON field. A key that is there has every form,
+empty where it has none: servers differ in what the opposite of a missing value is.
 """
 
 from __future__ import annotations
@@ -18,37 +19,33 @@ METADATA = "metadata"
 ALWAYS_TYPED = ("date", "width", "height", "bytes")
 _MOST_NUMBER = 1e308
 _NO_NUMBER = -1.7e308  # of a field; JSON just lacks it
+_DATE_FIELD = "date_form"  # of the key `date`
 _MARK = "="  # before every text of a field, so that "" is none
 
 
 def typed_fields(keys: Sequence[str]) -> list[tuple[str, str]]:
     """Names of the fields that these keys need, and whether each is a `text` or a `number`."""
-    return [(f"{form}_{i}", form) for i in range(len(keys)) for form in ("text", "number")]
+    return [(f"{form}_{i}", form) for i in range(len(keys)) for form in ("text", "number")] + [(_DATE_FIELD, "text")]
 
 
 def encode_values(entry: Entry, keys: Sequence[str]) -> dict[str, Any]:
     """What the fields hold of an image's metadata."""
-    row: dict[str, Any] = {}
+    row: dict[str, Any] = {_DATE_FIELD: ""}
     rest: dict[str, dict[str, Any]] = {}
     for i in range(len(keys)):
         row[f"text_{i}"], row[f"number_{i}"] = "", _NO_NUMBER
     places = {key: i for i, key in enumerate(keys)}
     for key, (text, value, kind) in entry.values.items():
-        forms: dict[str, Any] = {}
-        bounded = None if value is None else max(-_MOST_NUMBER, min(_MOST_NUMBER, float(value)))
+        bounded = _NO_NUMBER if value is None else max(-_MOST_NUMBER, min(_MOST_NUMBER, float(value)))
+        date = text.replace(" ", "T") if kind == "text" and spells_date(text) else ""
+        forms: dict[str, Any] = {"date": date, "truth": kind if kind in ("true", "false") else ""}
         if key in places:
-            row[f"text_{places[key]}"] = _MARK + text
-            row[f"number_{places[key]}"] = _NO_NUMBER if bounded is None else bounded
+            row[f"text_{places[key]}"], row[f"number_{places[key]}"] = _MARK + text, bounded
         else:
-            forms["text"] = text
-            if bounded is not None:
-                forms["number"] = bounded
-        if kind == "text" and spells_date(text):
-            forms["date"] = text.replace(" ", "T")
-        if kind in ("true", "false"):
-            forms["truth"] = kind
-        if forms:
-            rest[key] = forms
+            forms |= {"text": text, "number": bounded}
+        if key == "date":
+            row[_DATE_FIELD] = date
+        rest[key] = forms
     row[METADATA] = rest
     return row
 
@@ -74,26 +71,29 @@ def _clause(condition: Condition, places: dict[str, int]) -> str | None:
         return None
     dated = value.replace(" ", "T") if spells_date(value, alone=True) else None
     if operator in ("=", "!="):
-        ways = [_text(key, places, "==", value)]
+        same = "==" if operator == "=" else "!="
+        ways = [_text(key, places, same, value)]
         if asked is not None:
-            ways.append(_number(key, places, "==", asked))
+            ways.append(_number(key, places, same, asked))
         if dated is not None:
-            ways.append(f'{_form(key, "date")} like "{dated}%"')
+            like = f'{_date(key)} like "{dated}%"'
+            ways.append(like if operator == "=" else f"not ({like})")
         if value in ("true", "false"):
-            ways.append(f'{_form(key, "truth")} == "{value}"')
-        equal = " or ".join(ways)
-        return equal if operator == "=" else f"{_has(key, places)} and not ({equal})"
+            ways.append(f'{_form(key, "truth")} {same} "{value}"')
+        return " or ".join(ways) if operator == "=" else " and ".join([_has(key, places), *ways])
     plain = _text(key, places, operator, value) if asked is None else _number(key, places, operator, asked)
     if dated is None:
         return plain
-    date = _form(key, "date")
+    date = _date(key)
     compared = {
         ">=": f'{date} >= "{dated}"',
-        "<": f'{date} < "{dated}"',
-        "<=": f'({date} < "{dated}" or {date} like "{dated}%")',
+        "<": f'({date} < "{dated}" and {date} > "")',
+        "<=": f'(({date} < "{dated}" and {date} > "") or {date} like "{dated}%")',
         ">": f'({date} > "{dated}" and not ({date} like "{dated}%"))',
     }[operator]
-    return f'{compared} or (({plain}) and not ({date} >= ""))'
+    if asked is not None:
+        return f"{compared} or {plain}"  # no date is a number
+    return f'{compared} or (({plain}) and not ({date} > ""))'
 
 
 def _has(key: str, places: dict[str, int]) -> str:
@@ -109,11 +109,13 @@ def _text(key: str, places: dict[str, int], operator: str, value: str) -> str:
 
 
 def _number(key: str, places: dict[str, int], operator: str, value: float) -> str:
-    if key not in places:
-        return f"{_form(key, 'number')} {operator} {value!r}"
-    field = f"number_{places[key]}"
+    field = f"number_{places[key]}" if key in places else _form(key, "number")
     compared = f"{field} {operator} {value!r}"
     return f"({compared} and {field} >= {-_MOST_NUMBER!r})" if operator in ("<", "<=") else compared
+
+
+def _date(key: str) -> str:
+    return _DATE_FIELD if key == "date" else _form(key, "date")
 
 
 def _form(key: str, form: str) -> str:
