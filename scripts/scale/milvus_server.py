@@ -17,8 +17,8 @@ from pathlib import Path
 
 VARIABLE = "TESSERA_MILVUS_SERVER"
 _READY_S = 180.0
-_PORTS = ("proxy", "proxy-internal", "root-coord", "query-coord", "query-node", "index-coord", "index-node")
-_PORTS += ("data-coord", "data-node")
+_PORTS = ["proxy", "proxy-internal", "root-coord", "query-coord", "query-node", "index-coord", "index-node"]
+_PORTS += ["data-coord", "data-node"]
 
 TOKEN = "root:Milvus"
 _UNPACK = """

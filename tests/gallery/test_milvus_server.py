@@ -211,6 +211,14 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 300) -> None:
         time.sleep(0.1)
 
 
+def stored(gallery: Path) -> int:
+    try:
+        with tessera.Gallery(gallery, create=False) as opened:
+            return len(opened)
+    except GalleryError:
+        return 0
+
+
 @pytest.mark.parametrize("victim", ["server", "process"])
 def test_killed_at_random_moments_no_image_is_lost_and_none_doubled(
     tmp_path: Path, small_bundle: Path, painter: Painter, server: Any, engine: str, victim: str
@@ -224,7 +232,11 @@ def test_killed_at_random_moments_no_image_is_lost_and_none_doubled(
             painter(folder / f"{i}.png", 1000 * turn + i)
         command = [sys.executable, "-m", "tessera.cli.main", "index", folder, "-g", gallery, "--engine", engine]
         running = subprocess.Popen([*map(str, command), "--model", str(small_bundle)], stderr=subprocess.PIPE)
-        time.sleep(moments.uniform(0.5, 4.0))
+        if turn % 2 == 0:  # while it sends; else at any moment
+            wait_for(
+                lambda turn=turn, running=running: running.poll() is not None or stored(gallery) >= 150 * (turn + 1)
+            )
+        time.sleep(moments.uniform(0, 2.0 if turn % 2 == 0 else 6.0))
         if victim == "server":
             server.kill()
             server.start()

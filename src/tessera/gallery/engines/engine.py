@@ -37,7 +37,7 @@ class Allowed:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return np.array(self.ids, dtype, copy=bool(copy)) if copy else np.asarray(self.ids, dtype)
 
 

@@ -98,16 +98,17 @@ class MilvusCollection:
                 {_KEY: entry.id, _VECTOR: descriptors[entry.id].astype(np.float32), **_fields(entry, keys)}
                 for entry in part
             ]
-            self.connection.call(
-                lambda client, rows=rows: client.upsert(self.name, rows, timeout=CALL_S), collection=self.name
-            )
+            self._write("upsert", data=rows)
 
     def delete(self, ids: Sequence[int]) -> None:
         for start in range(0, len(ids), PAGE_ROWS // 2):
             part = list(ids[start : start + PAGE_ROWS // 2])
-            self.connection.call(
-                lambda client, part=part: client.delete(self.name, ids=part, timeout=CALL_S), collection=self.name
-            )
+            self._write("delete", ids=part)
+
+    def _write(self, method: str, **given: Any) -> None:
+        self.connection.call(
+            lambda client: getattr(client, method)(self.name, timeout=CALL_S, **given), collection=self.name
+        )
 
     def compare(self, snapshot: Snapshot, keys: Sequence[str]) -> Iterator[tuple[list[Entry], list[int]]]:
         """Entries whose rows are missing or differ, and ids of rows that the catalogue does not have, in pieces."""

@@ -184,8 +184,8 @@ def _code_of(error: Exception) -> tuple[int | None, str]:
         value = code() if callable(code) else code
         if isinstance(value, int) and number is None:
             number = int(value)
-        elif hasattr(value, "name") and not name:
-            name = str(value.name)
+        elif not name:
+            name = str(getattr(value, "name", ""))
     return number, name
 
 
