@@ -84,20 +84,19 @@ class MilvusEngine:
     def _show(self, snapshot: Snapshot, catalog: Catalog) -> Shown:
         """The collection is the same for every reader: it shows whatever its writer has pushed, after the catalogue."""
         pushed = self._stored()
-        moved = pushed is None or self._pushed is None or pushed.moment != self._pushed.moment
-        current = snapshot.generation
+        generation = -1 if pushed is None else pushed.generation
         self._size, self._pushed = snapshot.searchable, pushed
         self._behind = pushed is None or pushed.moment != self._current(snapshot).moment
-        if self._shown is None or moved or self._shown.generation != (pushed.generation if pushed else -1):
-            generation = -1 if pushed is None else pushed.generation
-            fingerprint = str(snapshot.setting("fingerprint", ""))
+        fingerprint = str(snapshot.setting("fingerprint", ""))
+        if self._shown is None or (self._shown.generation, self._shown.fingerprint) != (generation, fingerprint):
             self._described = None
             self._shown = Shown(
                 self,
                 generation,
                 fingerprint,
                 lambda: catalog.generation() != generation,
-                lambda conditions: generation == current and self._expression(conditions) is not None,
+                # What was changed since may meet other conditions.
+                lambda conditions: not self._behind and self._expression(conditions) is not None,
             )
         return self._shown
 
