@@ -257,6 +257,30 @@ def test_a_lost_collection_is_filled_again(mirrored: tuple[tessera.Gallery, Path
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_collection_of_an_earlier_version_is_made_anew(
+    mirrored: tuple[tessera.Gallery, Path], photo_folder: Path
+) -> None:
+    from pymilvus import DataType
+
+    gallery, _ = mirrored
+    expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png")]
+    collection = gallery._store.engine._collection
+    client = collection.connection._client
+    collection.drop()
+    schema = client.create_schema(auto_id=False)
+    schema.add_field("id", DataType.INT64, is_primary=True)
+    schema.add_field("descriptor", DataType.FLOAT_VECTOR, dim=16)
+    client.create_collection(collection.name, schema=schema)
+    state = json.loads((gallery.path / "milvus.json").read_text())
+    del state["index"]
+    (gallery.path / "milvus.json").write_text(json.dumps(state))
+    gallery.close()
+    with tessera.Gallery(gallery.path) as opened:
+        assert [hit.id for hit in opened.search(photo_folder / "photo0.png")] == expected
+        assert opened.check().findings == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_one_process_at_a_time_uses_a_milvus_file(mirrored: tuple[tessera.Gallery, Path], photo_folder: Path) -> None:
     gallery, _ = mirrored
     gallery.search(photo_folder / "photo0.png")  # holds the file open

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tessera.errors import EngineUnavailableError, GalleryError, StorageError
-from tessera.gallery.engines.milvus_connection import MilvusConnection
+from tessera.errors import EngineUnavailableError, GalleryError, StorageError, UsageError
+from tessera.gallery.engines.milvus_connection import WAIT_VARIABLE, MilvusConnection
 
 exceptions = pytest.importorskip("pymilvus.exceptions")
 
@@ -88,3 +88,9 @@ def test_what_waiting_does_not_help_is_said_at_once(
     with pytest.raises(kind, match=sentence):
         connection.call(act)
     assert len(tries) == 1
+
+
+def test_a_wait_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WAIT_VARIABLE, "soon")
+    with pytest.raises(UsageError, match="'soon', which is no number"):
+        MilvusConnection(URI, wait_s=1)

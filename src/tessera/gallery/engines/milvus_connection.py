@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from tessera.errors import EngineUnavailableError, GalleryError, GalleryLockedError, StorageError
+from tessera.errors import EngineUnavailableError, GalleryError, GalleryLockedError, StorageError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class MilvusConnection:
     def __init__(self, uri: str, *, wait_s: float) -> None:
         self.uri = uri
         self.is_file = "://" not in uri
-        self._wait_s = float(os.environ.get(WAIT_VARIABLE) or wait_s)
+        self._wait_s = _seconds(os.environ.get(WAIT_VARIABLE), wait_s)
         self._lock = threading.RLock()
         self._client: Any = None
         self._gave_up_at = -_GAVE_UP_S
@@ -165,6 +165,13 @@ class MilvusConnection:
         return GalleryError(
             f"Milvus at {self.uri} refused: {reason}. If its data are lost, `tessera check --repair` fills it again."
         )
+
+
+def _seconds(given: str | None, default: float) -> float:
+    try:
+        return float(given) if given else default
+    except ValueError as error:
+        raise UsageError(f"{WAIT_VARIABLE} is '{given}', which is no number of seconds.") from error
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
