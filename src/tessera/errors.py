@@ -14,7 +14,8 @@ TesseraError
 ├── GalleryError            a gallery that cannot be used as asked
 │   ├── GalleryMismatchError  made with another model or other settings
 │   ├── GalleryLockedError    another process is writing to it
-│   └── GalleryDamagedError   the catalogue itself cannot be read
+│   ├── GalleryDamagedError   the catalogue itself cannot be read
+│   └── EngineUnavailableError  the server that searches does not answer; the catalogue is whole
 ├── StorageError            a disk that is full, or a file that cannot be written
 ├── IndexingError           descriptors that an index cannot hold, or an index file that cannot be used
 ├── DataError               a data set whose files or labels are not as they should be
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DownloadError",
+    "EngineUnavailableError",
     "EvaluationError",
     "GalleryDamagedError",
     "GalleryError",
@@ -122,6 +124,10 @@ class GalleryLockedError(GalleryError):
 
 
 class GalleryDamagedError(GalleryError):
+    pass
+
+
+class EngineUnavailableError(GalleryError):
     pass
 
 

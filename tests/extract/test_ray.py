@@ -18,28 +18,35 @@ from tessera.extract.extractor import Extractor
 from tessera.extract.ray import RayExtractor, chunked
 from tessera.models.bundle import Bundle
 
+KILLS = int(os.environ.get("TESSERA_KILLS", "1"))  # more for a longer run
+
 _SCRIPT = """
-import json, os, signal, sys
+import json, os, random, signal, sys, time
 from pathlib import Path
 
 from tessera.extract.ray import RayActor, RayExtractor
 
-bundle, folder, marker, out = sys.argv[1:]
+bundle, folder, marker, out, kills = sys.argv[1:]
 paths = sorted(Path(folder).iterdir())
 
 
-class DiesOnce(RayActor):
+class Dies(RayActor):
     def __call__(self, batch):
-        try:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return super().__call__(batch)
-        os.kill(os.getpid(), signal.SIGKILL)
+        for number in range(int(kills)):
+            if number and random.random() < 0.5:
+                break
+            try:
+                os.close(os.open(f"{marker}{number}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            time.sleep(random.uniform(0, 0.2))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(batch)
 
 
 sources = [path.read_bytes() if i % 2 else path for i, path in enumerate(paths)]
 answers = []
-for e in RayExtractor(bundle, actors=2, actor=DiesOnce).extract(sources):
+for e in RayExtractor(bundle, actors=2, actor=Dies).extract(sources):
     answers.append([e.width, e.height, type(e.error).__name__, str(e.error or ""),
                     None if e.descriptor is None else e.descriptor.tolist()])
 Path(out).write_text(json.dumps(answers))
@@ -53,9 +60,9 @@ def test_ray_gives_the_extractors_descriptors_though_a_worker_is_killed(tiny_bun
     folder = tmp_path / "pictures"
     folder.mkdir()
     generator = np.random.default_rng(7)
-    for i in range(30):
-        Image.fromarray(generator.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)).save(folder / f"{i:02d}.png")
-    (folder / "11.png").write_bytes(b"no picture")
+    for i in range(30 * KILLS):
+        Image.fromarray(generator.integers(0, 256, (40 + i % 30, 50, 3), dtype=np.uint8)).save(folder / f"{i:03d}.png")
+    (folder / "011.png").write_bytes(b"no picture")
     marker, out = tmp_path / "killed", tmp_path / "out.json"
     environment = {
         **os.environ,
@@ -64,14 +71,14 @@ def test_ray_gives_the_extractors_descriptors_though_a_worker_is_killed(tiny_bun
         "RAY_raylet_start_wait_time_s": "120",
     }
     answer = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, str(tiny_bundle.path), str(folder), str(marker), str(out)],
+        [sys.executable, "-c", _SCRIPT, str(tiny_bundle.path), str(folder), str(marker), str(out), str(KILLS)],
         capture_output=True, text=True, check=False, timeout=1400, env=environment,
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr[-3000:]
-    assert marker.exists(), "no worker was killed: the test would show nothing"
+    assert len(list(tmp_path.glob("killed*"))) == KILLS, "too few workers were killed: the test would show nothing"
     rows = json.loads(out.read_text())
     expected = list(Extractor(tiny_bundle, threads=1).extract(sorted(folder.iterdir())))
-    assert len(rows) == len(expected) == 30
+    assert len(rows) == len(expected) == 30 * KILLS
     for (width, height, kind, message, descriptor), wanted in zip(rows, expected, strict=True):
         assert (width, height) == (wanted.width, wanted.height)
         if wanted.descriptor is None:

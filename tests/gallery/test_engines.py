@@ -225,6 +225,12 @@ def test_milvus_answers_as_faiss_does_and_follows_changes(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_milvus_filters_as_the_catalogue_does(tmp_path: Path, compare_filters: Callable[[str], int]) -> None:
+    pytest.importorskip("milvus_lite")
+    assert compare_filters(f"milvus:{tmp_path / 'milvus.db'}") > 500
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_filters_of_many_ids_are_searched_in_parts(
     mirrored: tuple[tessera.Gallery, Path], photo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,12 +248,36 @@ def test_filters_of_many_ids_are_searched_in_parts(
 def test_a_lost_collection_is_filled_again(mirrored: tuple[tessera.Gallery, Path], photo_folder: Path) -> None:
     gallery, _ = mirrored
     expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png")]
-    gallery._store.engine._open().drop_collection(gallery._store.engine._collection)
+    gallery._store.engine._collection.drop()
     report = gallery.check()
     assert not report.ok
     assert "missing" in report.findings[0].message
     assert gallery.check(repair=True).ok
     assert [hit.id for hit in gallery.search(photo_folder / "photo0.png")] == expected
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_collection_of_an_earlier_version_is_made_anew(
+    mirrored: tuple[tessera.Gallery, Path], photo_folder: Path
+) -> None:
+    from pymilvus import DataType
+
+    gallery, _ = mirrored
+    expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png")]
+    collection = gallery._store.engine._collection
+    client = collection.connection._client
+    collection.drop()
+    schema = client.create_schema(auto_id=False)
+    schema.add_field("id", DataType.INT64, is_primary=True)
+    schema.add_field("descriptor", DataType.FLOAT_VECTOR, dim=16)
+    client.create_collection(collection.name, schema=schema)
+    state = json.loads((gallery.path / "milvus.json").read_text())
+    del state["index"]
+    (gallery.path / "milvus.json").write_text(json.dumps(state))
+    gallery.close()
+    with tessera.Gallery(gallery.path) as opened:
+        assert [hit.id for hit in opened.search(photo_folder / "photo0.png")] == expected
+        assert opened.check().findings == []
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -3,6 +3,7 @@
 # ruff: noqa: PTH118, PTH119, PTH123 - names as bytes
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from collections.abc import Callable
@@ -177,3 +178,30 @@ def test_a_folder_that_cannot_be_read_is_reported(tree: Path, monkeypatch: pytes
     assert problems == [
         (to_blob(tree / "deep"), "this folder could not be looked through: it may not be read: check its permissions")
     ]
+
+
+def test_a_parquet_table_gives_typed_metadata(tree: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = {
+        "path": ["b.jpg", "a.PNG", None],
+        "year": [1990, None, 3],
+        "score": [0.5, float("nan"), 1.0],
+        "taken": [datetime.datetime(2019, 6, 3, 10, 20), datetime.datetime(2020, 1, 1), None],
+        "good": [True, False, None],
+    }
+    parquet.write_table(pyarrow.table(rows), tree / "list.parquet")
+    found, problems = walk(tree / "list.parquet")
+    assert names(found, tree) == ["b.jpg", "a.PNG"]
+    assert [json.loads(file.metadata or "") for file in found] == [
+        {"good": True, "score": 0.5, "taken": "2019-06-03T10:20:00", "year": 1990},
+        {"good": False, "taken": "2020-01-01T00:00:00"},
+    ]
+    assert [reason for _, reason in problems] == ["row 3 skipped: it names no file"]
+    parquet.write_table(pyarrow.table({"picture": ["none"], "year": [1]}), tree / "strange.parquet")
+    with pytest.raises(DataError, match="no column with paths"):
+        walk(tree / "strange.parquet")
+    (tree / "damaged.parquet").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(DataError, match="not a Parquet file that can be read"):
+        walk(tree / "damaged.parquet")

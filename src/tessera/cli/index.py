@@ -42,7 +42,8 @@ def index(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SOURCE...", help="Folders, globs, pictures, CSV files with a column 'path', or .txt lists."
+            metavar="SOURCE...",
+            help="Folders, globs, pictures, CSV or Parquet files with a column 'path', or .txt lists.",
         ),
     ] = None,
     gallery: GalleryOption = DEFAULT_GALLERY,

@@ -106,7 +106,7 @@ class Gallery:
         local: str | None = None,
         video: bool = False,
     ) -> IndexReport:
-        """Add folders, globs, CSV or text lists and single pictures; resumes, and skips what it has.
+        """Add folders, globs, CSV, Parquet or text lists and single pictures; resumes, and skips what it has.
 
         prune: take out images under the sources whose files are gone. rebuild: make the index anew and, when the model
         is another, every descriptor. metadata: given to each picture that a CSV says nothing of. ray: describe on the
@@ -115,7 +115,9 @@ class Gallery:
         video: take one frame a scene of videos, too; their metadata say which video it was, and the time in seconds.
         """
         if not sources and not rebuild and local is None:
-            raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV or text file with paths.")
+            raise UsageError(
+                "Nothing to index: name a folder, a picture, a glob, or a CSV, Parquet or text file with paths."
+            )
         found = [resolve_source(source) for source in sources]
         return self._index(
             found,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tessera.errors import (
     BundleDamagedError,
+    EngineUnavailableError,
     GalleryError,
     GalleryLockedError,
     GalleryMismatchError,
@@ -40,6 +42,8 @@ from tessera.storage import make_folder, storage_error
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
+
+log = logging.getLogger(__name__)
 
 DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
 # How long to wait for another process that makes the gallery: on a busy machine, importing FAISS alone takes seconds.
@@ -167,7 +171,7 @@ class Store:
     def _open_engine(self, engine: str, codec: str) -> Engine:
         with self.catalog.read() as snapshot:
             gallery_id = str(snapshot.setting("uuid"))
-        return open_engine(engine, self.path, codec=codec, gallery_id=gallery_id)
+        return open_engine(engine, self.path, codec=codec, gallery_id=gallery_id, in_service=self._in_background)
 
     def replace_engine(self, name: str) -> None:
         """Fill another engine from the catalogue, then make it the gallery's; the caller writes."""
@@ -227,6 +231,8 @@ class Store:
                         self._reload(engine)
                     yield snapshot, shown
                     return
+        if engine.is_behind(self.catalog):
+            self._save(engine)
         with engine.pin(self.catalog) as pinned:
             yield pinned
 
@@ -252,6 +258,8 @@ class Store:
         def catch_up() -> None:
             try:
                 self._catch_up(engine)
+            except TesseraError as error:
+                log.warning("%s", error)
             finally:
                 self._reloading.release()
 
@@ -264,6 +272,8 @@ class Store:
             try:
                 with contextlib.suppress(GalleryLockedError, StorageError), writer_lock(self.path):
                     self.write_indexes()
+            except EngineUnavailableError as error:  # what it has can be searched, if it comes back
+                log.warning("%s", error)
             finally:
                 self._writing.release()
 
@@ -295,9 +305,17 @@ class Store:
         postings.refresh(snapshot)
 
     def write_indexes(self) -> None:
-        """Bring what is derived from the catalogue up to date on disk, by the one writer."""
-        self.engine.refresh(self.catalog, writing=True)
+        """Bring what is derived from the catalogue up to date, by the one writer.
+
+        A service has done its part when the catalogue has it: it sends the rest to its engine when that answers again.
+        """
         self.postings.save(self.catalog)
+        try:
+            self.engine.refresh(self.catalog, writing=True)
+        except EngineUnavailableError as error:
+            if not self._in_background:
+                raise
+            log.warning("%s", error)
 
     def rebuild_indexes(self) -> None:
         """Make everything that is derived from the catalogue anew, by the one writer."""

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from tessera.errors import (
     ConfigError,
+    EngineUnavailableError,
     GalleryDamagedError,
     GalleryError,
     GalleryLockedError,
@@ -41,6 +42,7 @@ _STATUS: list[tuple[type[TesseraError], int]] = [
 # ... and those of every other one name this machine's files: they stay in the log, and the client gets a sentence.
 _PRIVATE: list[tuple[type[TesseraError], int, str]] = [
     (GalleryLockedError, 503, "The gallery is being written by another process. Try again in a moment."),
+    (EngineUnavailableError, 503, "The server that searches does not answer. Try again in a moment."),
     (GalleryMismatchError, 503, "The gallery was made with another model. The service's log says what to do."),
     (GalleryDamagedError, 503, "The gallery cannot be read. The service's log says why."),
     (GalleryError, 409, "The gallery was changed by somebody else meanwhile. Try again."),

@@ -23,6 +23,7 @@ class Batch(Snapshot):
         super().__init__(connection)
         self._next_generation = self.generation + 1
         self.changed = False
+        self._edited = False  # whether a row that stays has another path or other metadata
         self._released: set[int] = set()
         self._arrived = 0  # less those that left
 
@@ -41,6 +42,8 @@ class Batch(Snapshot):
                 )
         if self.changed:
             self.set("generation", self._next_generation)
+        if self._edited:
+            self.set("edited", self._next_generation)  # engines that hold paths and metadata compare their rows
         if self._arrived:
             self.set("searchable", self.searchable + self._arrived)
 
@@ -104,6 +107,7 @@ class Batch(Snapshot):
         state = "failed" if content_id is None else "ok"
         self.changed = True
         if known is not None and known.content_id == content_id and known.state == state:
+            self._edited = True
             self._connection.execute(
                 "UPDATE images SET size = ?, mtime_ns = ?, error = ?, metadata = ?, facts = ?, sidecar_ns = ?, "
                 "checksum = ? WHERE id = ?",
@@ -131,7 +135,7 @@ class Batch(Snapshot):
 
     def move_images(self, new_paths: Mapping[int, bytes]) -> None:
         """Give images other paths, all at once, since they may take each other's; nothing else of them changes."""
-        self.changed = self.changed or bool(new_paths)
+        self.changed, self._edited = self.changed or bool(new_paths), self._edited or bool(new_paths)
         for image_id in new_paths:
             self._connection.execute("UPDATE images SET path = ? WHERE id = ?", (b"\0moving %d" % image_id, image_id))
         for image_id, path in new_paths.items():
@@ -178,7 +182,7 @@ class Batch(Snapshot):
         self._seal("images.facts_checksum", "1")
 
     def set_metadata(self, image_id: int, metadata: str) -> None:
-        self.changed = True
+        self.changed = self._edited = True
         self._connection.execute("UPDATE images SET metadata = ? WHERE id = ?", (metadata, image_id))
         self._seal("images.checksum", "id = ?", image_id)
 
@@ -210,7 +214,8 @@ class Batch(Snapshot):
         fingerprint, dim = self.commonest_model()
         defaults = {"engine": "faiss", "codec": "auto", "fingerprint": fingerprint, "dim": dim}
         for key in keys:
-            if key in ("generation", "removals_since"):
+            if key in ("generation", "removals_since", "edited"):
+                self._edited = True
                 self.changed = True
                 found = self._number("SELECT coalesce(max(generation), 0) FROM removals")
                 self._next_generation = max(self._next_generation, found + 1)
@@ -231,7 +236,7 @@ class Batch(Snapshot):
     def forget_facts(self, ids: Iterable[int]) -> None:
         """Forget what files say of themselves and which groups images are in; the next `index` reads the files."""
         for image_id in ids:
-            self.changed = True
+            self.changed = self._edited = True
             self._connection.execute(
                 "UPDATE images SET facts = NULL, sidecar_ns = 0, group_id = NULL, group_rank = NULL WHERE id = ?",
                 (image_id,),

@@ -22,6 +22,7 @@ from tessera.errors import UsageError
 _CONDITION = re.compile(r"(?P<key>[^<>=!~]+?)\s*(?P<operator>>=|<=|!=|==|=|>|<|~)\s*(?P<value>.*)", re.DOTALL)
 _OPERATORS = ("=", "!=", ">=", "<=", ">", "<", "~")
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d)?)?)?)?)?")
+_DATED = re.compile(r"[0-9]{4}-[0-9]{2}")
 _NEAR = re.compile(r"near\s*=\s*(?P<place>-?[\d.]+\s*,\s*-?[\d.]+\s*,[^,]+)")
 _RADIUS = re.compile(r"(\d+(?:\.\d+)?)\s*(km|m)?")
 _EARTH_M = 6_371_000.0
@@ -117,6 +118,11 @@ def number(value: Any) -> float | None:
     return None if math.isnan(found) else found
 
 
+def spells_date(text: str, *, alone: bool = False) -> bool:
+    """Whether a text begins as a date does, with year and month; alone: is one, and nothing else, or a year."""
+    return (_DATE.fullmatch(text) if alone else _DATED.match(text)) is not None
+
+
 def file_name(path: bytes) -> str:
     """A picture's name without its folder. Registered with SQLite as `tessera_name`."""
     return path.rpartition(b"/")[2].decode(errors="replace")
@@ -148,7 +154,7 @@ def _clause(condition: AnyCondition) -> tuple[str, list[Any]]:
         return _folder_clause(condition, found)
     if condition.operator == "~":
         return f"tessera_contains({found}, ?)", [value]
-    is_date = _DATE.fullmatch(value) is not None
+    is_date = spells_date(value, alone=True)
     asked = value.replace(" ", "T")
     dated = f"{found} GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]*'"
     cut = f"replace(substr({found}, 1, {len(asked)}), ' ', 'T')"

@@ -26,6 +26,13 @@ COMMONEST_MODEL = (
 )
 _VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
 _STREAM_ROWS = 256  # half a megabyte of descriptors
+# || '': a list is a text here, not JSON again.
+_VALUES = "SELECT json_group_array(json_array(key, value || '', type)) FROM json_each"
+_ENTRY = (
+    "SELECT images.id, path, hash, width, height, size, coalesce(facts, '{}'), metadata, "
+    f"({_VALUES}(coalesce(facts, '{{}}')) WHERE value IS NOT NULL), ({_VALUES}(metadata) WHERE value IS NOT NULL) "
+    "FROM images JOIN contents ON contents.id = images.content_id"
+)
 _FEATURES = (
     "SELECT images.id, made.features FROM images JOIN contents ON contents.id = images.content_id "
     "JOIN local_features AS made ON made.hash = contents.hash AND made.fingerprint = ?"
@@ -44,6 +51,19 @@ class CatalogEntry:
     content_id: int | None
     facts: str | None  # what its file says of itself; None: nobody has looked
     sidecar_ns: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an engine that filters by itself keeps of an image.
+
+    values: of each key, as filters see it, the text, the number if it spells one, and JSON's type.
+    """
+
+    id: int
+    path: bytes
+    content_hash: bytes
+    values: dict[str, tuple[str, float | None, str]]
 
 
 @dataclass(frozen=True)
@@ -210,6 +230,21 @@ class Snapshot:
         while rows := cursor.fetchmany(_STREAM_ROWS):
             ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
             yield ids, decode_descriptors([_verified(row) for row in rows])
+
+    def stream_entries(self, after_id: int = 0) -> Iterator[list[Entry]]:
+        """What filters may ask of each searchable image, in the order of ids, in pieces."""
+        cursor = self._connection.execute(f"{_ENTRY} WHERE images.id > ? ORDER BY images.id", (after_id,))
+        while rows := cursor.fetchmany(16 * _STREAM_ROWS):
+            yield [_entry(row) for row in rows]
+
+    def commonest_keys(self, count: int) -> list[str]:
+        """The keys of metadata that most images have."""
+        rows = self._connection.execute(
+            "SELECT key, count(*) AS times FROM images, json_each(json_patch(coalesce(facts, '{}'), metadata)) "
+            "WHERE state = 'ok' GROUP BY key ORDER BY times DESC, key LIMIT ?",
+            (count,),
+        )
+        return [row[0] for row in rows]
 
     def damaged_rows(self, guard: str) -> list[Any]:
         """Which rows do not have their checksums, by the first column that the checksum is of."""
@@ -411,6 +446,21 @@ def _verified(row: Sequence[Any]) -> bytes:
         )
     descriptor: bytes = content[-1]
     return descriptor
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    image_id, path, content_hash, width, height, size, *said = row
+    known = {"width": width, "height": height, "bytes": size}
+    values: dict[str, tuple[str, float | None, str]] = {
+        key: (str(value), float(value), "integer") for key, value in known.items() if value is not None
+    }
+    values["name"] = (filters.file_name(path), filters.number(filters.file_name(path)), "text")
+    for stored, texts in zip(said[:2], said[2:], strict=True):
+        found = json.loads(stored)
+        for key, text, kind in json.loads(texts):
+            # Not by SQLite: it writes numbers into JSON with fifteen digits, and infinity as no JSON at all.
+            values[key] = (text, None if isinstance(found[key], list | dict) else filters.number(found[key]), kind)
+    return Entry(image_id, path, content_hash, values)
 
 
 def decode_descriptors(blobs: Sequence[bytes]) -> Descriptors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,11 +14,31 @@ import numpy.typing as npt
 
 from tessera.errors import UsageError, unknown_name
 from tessera.gallery.catalog.catalog import Catalog
-from tessera.gallery.catalog.snapshot import Snapshot
+from tessera.gallery.catalog.filters import AnyCondition
+from tessera.gallery.catalog.snapshot import Ids, Snapshot
 
 Scores = npt.NDArray[np.float32]
 
 ENGINES = ("faiss", "milvus")
+
+
+class Allowed:
+    """The images that may be found: by conditions, for an engine that filters by itself, and, when asked for, by id."""
+
+    def __init__(self, conditions: tuple[AnyCondition, ...], find: Callable[[], Ids]) -> None:
+        self.conditions = conditions
+        self._find = find
+
+    @cached_property
+    def ids(self) -> Ids:
+        """Ascending."""
+        return self._find()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.ids, dtype, copy=bool(copy)) if copy else np.asarray(self.ids, dtype)
 
 
 class Index(Protocol):
@@ -37,13 +58,15 @@ class Index(Protocol):
 class Shown:
     """An index, and the moment of the catalogue that it shows. fingerprint: of the model of its descriptors.
 
-    has_moved: whether the index has been brought up to a later moment since.
+    has_moved: whether the index has been brought up to a later moment since. can_filter: whether it can tell by itself
+    which images meet these conditions, without being given their ids.
     """
 
     index: Index
     generation: int
     fingerprint: str
     has_moved: Callable[[], bool]
+    can_filter: Callable[[tuple[AnyCondition, ...]], bool] = lambda _: False
 
 
 class Engine(Protocol):
@@ -55,6 +78,9 @@ class Engine(Protocol):
 
     def pin(self, catalog: Catalog) -> contextlib.AbstractContextManager[tuple[Snapshot, Shown | None]]:
         """Catch up with the catalogue, and hold the moment that both show; None for a catalogue without images."""
+
+    def is_behind(self, catalog: Catalog) -> bool:
+        """Whether only a writer can bring it up to date, so that it should be saved before it is searched."""
 
     @property
     def worth_saving(self) -> bool:
@@ -92,12 +118,15 @@ def parse_engine(name: str) -> tuple[str, str]:
     return kind, target
 
 
-def open_engine(name: str, gallery_dir: Path, *, codec: str, gallery_id: str) -> Engine:
+def open_engine(name: str, gallery_dir: Path, *, codec: str, gallery_id: str, in_service: bool = False) -> Engine:
+    """in_service: someone waits for each answer, so that a server that is down is not waited for long."""
     kind, target = parse_engine(name)
     if kind == "milvus":
+        from tessera.gallery.engines.milvus_connection import SERVICE_WAIT_S, WAIT_S
         from tessera.gallery.engines.milvus_engine import MilvusEngine
 
-        return MilvusEngine(target, gallery_dir, collection=f"tessera_{gallery_id}")
+        wait_s = SERVICE_WAIT_S if in_service else WAIT_S
+        return MilvusEngine(target, gallery_dir, collection=f"tessera_{gallery_id}", codec=codec, wait_s=wait_s)
     from tessera.gallery.engines.faiss_engine import FaissEngine
 
     return FaissEngine(gallery_dir / "index", codec=codec)

@@ -71,6 +71,9 @@ class FaissEngine:
             return None
         return Shown(view.index, view.state.generation, view.state.fingerprint, lambda: self._moves != moves)
 
+    def is_behind(self, catalog: Catalog) -> bool:
+        return False  # every reader catches up in memory
+
     @property
     def worth_saving(self) -> bool:
         return self._view is not None and self._view.unsaved >= SAVE_AFTER

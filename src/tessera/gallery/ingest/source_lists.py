@@ -1,24 +1,30 @@
-"""Lists of pictures: a CSV whose other columns become metadata, or a text file with a path a line."""
+"""Lists of pictures: a CSV or Parquet table whose other columns become metadata, or a text file with a path a line."""
 
 # ruff: noqa: PTH110, PTH118, PTH120, PTH123 - names that are no UTF-8, as bytes and with surrogates
 from __future__ import annotations
 
 import csv
+import datetime
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
-from tessera.errors import DataError, UsageError
+from tessera.errors import DataError, MissingExtraError, UsageError
 from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import from_blob, printable, to_blob
 
-LIST_SUFFIXES = frozenset({b".csv", b".tsv", b".txt"})
+LIST_SUFFIXES = frozenset({b".csv", b".tsv", b".txt", b".parquet"})
+_PARQUET_ROWS = 1024
 PATH_COLUMNS = ("path", "image_path", "image", "file", "filename", "file_name")
 
 
 def read_list(list_path: bytes, report: Callable[[bytes, str], None]) -> Iterator[tuple[bytes, str | None]]:
     """Paths, absolute, and their metadata as the catalogue keeps it. Relative paths start at the list's own folder."""
     folder = os.path.dirname(from_blob(list_path))
+    if list_path.lower().endswith(b".parquet"):
+        yield from _read_parquet(list_path, folder, report)
+        return
     try:
         # Escaped surrogates carry paths that are no UTF-8 through.
         with open(list_path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -75,6 +81,51 @@ def _read_table(
             report(list_path, f"line {line} skipped: {error}")
             continue
         yield found
+
+
+def _read_parquet(list_path: bytes, folder: str, report: Callable[[bytes, str], None]) -> Iterator[tuple[bytes, str]]:
+    """Row by row, however long the table is: a list of a hundred million is not held in memory."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError("a list in Parquet", "parquet") from error
+    name = printable(from_blob(list_path))
+    try:
+        with open(list_path, "rb") as opened, parquet.ParquetFile(opened) as file:
+            header = list(file.schema_arrow.names)
+            path_column: int | None = None
+            line = 0
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    line += 1
+                    values = [os.fsdecode(value) if isinstance(value, bytes) else value for value in row.values()]
+                    if path_column is None:
+                        path_column = _path_column(header, [str(value or "") for value in values], folder, name)
+                    if not values[path_column]:
+                        report(list_path, f"row {line} skipped: it names no file")
+                        continue
+                    said = {key: _json_value(value) for key, value in zip(header, values, strict=True)}
+                    del said[header[path_column]]
+                    metadata = {printable(key): value for key, value in said.items() if value is not None}
+                    try:
+                        found = _absolute(folder, str(values[path_column])), encode_metadata(metadata)
+                    except UsageError as error:
+                        report(list_path, f"row {line} skipped: {error}")
+                        continue
+                    yield found
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
+        raise DataError(f"{name} is not a Parquet file that can be read: {reason}") from error
+
+
+def _json_value(value: Any) -> Any:
+    """What the catalogue keeps of a cell; None for what is no value."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return _plain(value) if isinstance(value, str) else value
 
 
 def _absolute(folder: str, path: str) -> bytes:

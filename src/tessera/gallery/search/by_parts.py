@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.gallery.catalog.snapshot import Ids
+from tessera.gallery.engines.engine import Allowed
 from tessera.gallery.view import View
 from tessera.local.calibration import Calibration
 from tessera.local.compact import Codes, CompactFeatures, aggregate_codes
@@ -78,7 +79,7 @@ class Scorer(Protocol):
 class ShortlistPostings:
     """Of a gallery too large to scan, the images whose descriptors are nearest, as an inverted file of their own."""
 
-    def __init__(self, view: View, model: PartsModel, descriptor: Vector, allowed: Ids | None) -> None:
+    def __init__(self, view: View, model: PartsModel, descriptor: Vector, allowed: Allowed | None) -> None:
         columns = min(NUM_SHORTLISTED, view.index.size if allowed is None else len(allowed))
         nearest = (
             view.index.search(descriptor[None], columns, allowed=allowed)[1][0] if columns else np.empty(0, np.int64)
@@ -92,7 +93,7 @@ class ShortlistPostings:
 
 
 class PartsSearch:
-    """One query on one view. allowed: ids that may be found, ascending; None for all. own: an id that may not."""
+    """One query on one view. allowed: what may be found; None for all. own: an id that may not."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class PartsSearch:
         *,
         sample: Vector,
         num_candidates: int,
-        allowed: Ids | None = None,
+        allowed: Allowed | None = None,
         own: int | None = None,
         threads: int = 1,
     ) -> None:
@@ -179,7 +180,7 @@ class PartsSearch:
 
     def _usable(self, ids: Ids) -> npt.NDArray[np.int64]:
         """Which rows of the postings may be found."""
-        kept = np.ones(len(ids), bool) if self._allowed is None else np.isin(ids, self._allowed)
+        kept = np.ones(len(ids), bool) if self._allowed is None else np.isin(ids, self._allowed.ids)
         if self._own is not None:
             kept &= ids != self._own
         return np.flatnonzero(kept)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tessera.errors import GalleryError, ImageError, UsageError
 from tessera.extract.runtime import default_threads
-from tessera.gallery.catalog.snapshot import Ids
+from tessera.gallery.engines.engine import Allowed
 from tessera.gallery.engines.postings_index import PostingsIndex
 from tessera.gallery.search.by_parts import Judged, PartsSearch, Scorer, ShortlistPostings
 from tessera.gallery.search.query import QueryPicture
@@ -78,7 +78,7 @@ class PartsSearcher:
         descriptor: npt.NDArray[np.float32],
         features: LocalFeatures,
         options: SearchOptions,
-        allowed: Ids | None,
+        allowed: Allowed | None,
         own: int | None,
     ) -> Judged:
         scorer: Scorer

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tessera.errors import UsageError, unknown_name
 from tessera.gallery.catalog.filters import BUILT_IN_KEYS, AnyCondition, Near
 from tessera.gallery.catalog.snapshot import Ids, Record
+from tessera.gallery.engines.engine import Allowed
 from tessera.gallery.results import Hit, SearchResult
 from tessera.gallery.search.by_parts import Judged
 from tessera.gallery.search.local_feature_index import LocalFeatureIndex
@@ -123,7 +124,7 @@ class Searcher:
         if options.uses_parts and (notes := self._parts.reasons_against(queries, view, options)) == ():
             features = [self._parts.describe(query, view) for query in queries]
             described_s = time.perf_counter() - started
-            allowed = self._allowed_ids(options.conditions, view)
+            allowed = self._allowed(options.conditions, view)
             judged = tuple(
                 self._parts.search(view, descriptor, found, options, allowed, query.exclude)
                 for descriptor, found, query in zip(descriptors, features, queries, strict=True)
@@ -160,12 +161,14 @@ class Searcher:
         """
         from tessera.index.refinement import search_refined
 
-        allowed = self._allowed_ids(options.conditions, view)
-        size = view.index.size if allowed is None else min(view.index.size, len(allowed))
+        allowed = self._allowed(options.conditions, view)
+        size = view.index.size
+        if allowed is not None and (options.has_refiner or not view.shown.can_filter(options.conditions)):
+            size = min(size, len(allowed))
         columns = min(options.num_candidates, size)
         if columns == 0:
             return np.empty((len(descriptors), 0), np.float32), np.empty((len(descriptors), 0), np.int64)
-        return search_refined(
+        scores, ids = search_refined(
             view.index,
             descriptors,
             columns,
@@ -175,11 +178,15 @@ class Searcher:
             rerank=None if options.local_reranker is not None else options.rerank,
             allowed=allowed,
         )
+        if allowed is not None and not (ids >= 0).any():
+            len(allowed)  # a key that no image has was mistyped
+        return scores, ids
 
-    def _allowed_ids(self, conditions: tuple[AnyCondition, ...], view: View) -> Ids | None:
+    def _allowed(self, conditions: tuple[AnyCondition, ...], view: View) -> Allowed | None:
+        return Allowed(conditions, lambda: self._matching_ids(conditions, view)) if conditions else None
+
+    def _matching_ids(self, conditions: tuple[AnyCondition, ...], view: View) -> Ids:
         """Ids that meet the conditions; remembered, since a user who filters asks again with the same filter."""
-        if not conditions:
-            return None
         key = (view.snapshot.generation, conditions)
         with self._lock:
             if key in self._filtered:

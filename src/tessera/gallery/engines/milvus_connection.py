@@ -1,0 +1,209 @@
+"""A connection to Milvus that outlives the server's restarts: what passes is waited out, the rest is one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from tessera.errors import EngineUnavailableError, GalleryError, GalleryLockedError, StorageError, UsageError
+
+log = logging.getLogger(__name__)
+
+TOKEN_VARIABLE = "TESSERA_MILVUS_TOKEN"
+WAIT_VARIABLE = "TESSERA_MILVUS_WAIT_S"
+WAIT_S = 60.0  # a server that was killed takes half a minute to be believed dead, and some seconds to recover
+SERVICE_WAIT_S = 3.0  # someone waits for the answer, and the service tries again by itself
+CALL_S = 30.0  # one call; without a limit the client itself tries again for minutes
+_BACKOFF_S, _MOST_BACKOFF_S, _SAY_EVERY_S = 0.1, 3.0, 10.0
+_GAVE_UP_S = 10.0  # having given up, one is not made to wait again at once
+_OLDEST = (2, 3)  # the first with upsert and JSON
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+
+# Milvus's own codes: not ready, not reachable, too many requests; a replica, channel, segment or node is not there.
+_PASSING = {1, 2, 4, 8, 401, 500, 501, 502, 503, 600, 601, 602, *range(901, 906)}
+_PASSING_NAMES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
+_PASSING_WORDS = (
+    "retry timeout",
+    "retry run out",
+    "not ready",
+    "node not match",
+    "no available shard",
+    "fail connecting",
+)
+_NOT_LOADED = 101
+_FULL = {3: "memory", 7: "disk", 9: "quota"}
+T = TypeVar("T")
+
+
+class MilvusConnection:
+    """Used by as many threads as there are. wait_s: how long a call that fails for a passing reason is tried again."""
+
+    def __init__(self, uri: str, *, wait_s: float) -> None:
+        self.uri = uri
+        self.is_file = "://" not in uri
+        self._wait_s = _seconds(os.environ.get(WAIT_VARIABLE), wait_s)
+        self._lock = threading.RLock()
+        self._client: Any = None
+        self._gave_up_at = -_GAVE_UP_S
+
+    def call(self, act: Callable[[Any], T], *, collection: str = "") -> T:
+        """What `act` gives for the client. collection: loaded, where a server that was restarted has forgotten it."""
+        failed_at = None  # not from the start: importing the client alone takes a second
+        backoff, told_at = _BACKOFF_S, -_SAY_EVERY_S
+        while True:
+            try:
+                return self._try(act)
+            except Exception as error:
+                code, name = _code_of(error)
+                if code == _NOT_LOADED and collection:
+                    with contextlib.suppress(Exception):  # if it fails, the next try says why
+                        self._try(lambda client: client.load_collection(collection, timeout=CALL_S))
+                elif self.is_file or not _passes(error, code, name) or self._is_wrong_host():
+                    raise self._translated(error, code, name) from error
+                now = time.monotonic()
+                failed_at = now if failed_at is None else failed_at
+                waited = now - failed_at
+                if waited + backoff > self._wait_s or now - self._gave_up_at < _GAVE_UP_S:
+                    self._gave_up_at = now
+                    raise self._unavailable(waited, error) from error
+                if waited - told_at >= _SAY_EVERY_S:
+                    told_at = waited
+                    log.warning(
+                        "Milvus at %s does not answer (%s); trying again for up to %.0f s",
+                        self.uri, _reason(error), self._wait_s - waited,
+                    )  # fmt: skip
+                time.sleep(backoff)
+                backoff = min(2 * backoff, _MOST_BACKOFF_S)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+    def _try(self, act: Callable[[Any], T]) -> T:
+        result = act(self._open())
+        self._gave_up_at = -_GAVE_UP_S
+        return result
+
+    def _open(self) -> Any:
+        with self._lock:
+            if self._client is None:
+                from pymilvus import MilvusClient
+
+                # They log every refusal with its trace; the error that is raised says it once.
+                for name in ("pymilvus", "milvus_lite"):
+                    logging.getLogger(name).setLevel(logging.CRITICAL)
+                client = MilvusClient(self.uri, token=os.environ.get(TOKEN_VARIABLE, ""), timeout=CALL_S)
+                if not self.is_file:
+                    self._refuse_version(str(client.get_server_version(timeout=CALL_S)))
+                self._client = client
+            return self._client
+
+    def _refuse_version(self, version: str) -> None:
+        found = _VERSION.search(version)
+        oldest = ".".join(map(str, _OLDEST))
+        if found is None:
+            raise GalleryError(
+                f"The server at {self.uri} says it is of the version '{version}', which is none of Milvus. "
+                f"Use Milvus {oldest} or later, or `tessera migrate --engine faiss`."
+            )
+        if (int(found[1]), int(found[2])) < _OLDEST:
+            raise GalleryError(
+                f"The server at {self.uri} is Milvus {version}, which is too old. Use {oldest} or later, or "
+                "`tessera migrate --engine faiss`."
+            )
+
+    def _is_wrong_host(self) -> bool:
+        """Whether nobody knows a machine of this name: waiting does not help against a typing error."""
+        if self.is_file:
+            return False
+        try:
+            socket.getaddrinfo(urlsplit(self.uri).hostname, None)
+        except OSError:
+            return True
+        return False
+
+    def _unavailable(self, waited: float, error: Exception) -> EngineUnavailableError:
+        return EngineUnavailableError(
+            f"Milvus at {self.uri} did not answer for {waited:.0f} s ({_reason(error)}). Start it, or see why it is "
+            "not reached; nothing is lost: the catalogue holds every image, and the next command sends Milvus what it "
+            "lacks. Without it: `tessera migrate --engine faiss`."
+        )
+
+    def _translated(self, error: Exception, code: int | None, name: str) -> Exception:
+        """The one sentence, and the way out."""
+        if isinstance(error, GalleryError):
+            return error
+        reason = _reason(error)
+        if self.is_file and "local milvus" in str(error).lower():
+            return GalleryLockedError(
+                f"{self.uri} could not be opened: Milvus Lite lets one process at a time use its file. Stop the "
+                f"other one, or use a server: `tessera migrate --engine milvus:http://HOST:19530`. ({reason})"
+            )
+        if name in ("UNAUTHENTICATED", "PERMISSION_DENIED") or code in (1400, 1401) or "auth check failure" in reason:
+            given = "the token it was given" if os.environ.get(TOKEN_VARIABLE) else "to answer without a token"
+            return GalleryError(
+                f"Milvus at {self.uri} refuses {given}. Set {TOKEN_VARIABLE} to USER:PASSWORD or to an API key."
+            )
+        if code in _FULL or "no space left" in reason.lower():
+            return StorageError(
+                f"Milvus at {self.uri} has no room left ({_FULL.get(code or 0, 'disk')}: {reason}). Give it more; "
+                "nothing is lost, and the next command sends what it lacks."
+            )
+        if self._is_wrong_host():
+            host = urlsplit(self.uri).hostname
+            return GalleryError(f"No machine is called '{host}' (milvus:{self.uri}). Write milvus:http://HOST:19530.")
+        return GalleryError(
+            f"Milvus at {self.uri} refused: {reason}. If its data are lost, `tessera check --repair` fills it again."
+        )
+
+
+def _seconds(given: str | None, default: float) -> float:
+    try:
+        return float(given) if given else default
+    except ValueError as error:
+        raise UsageError(f"{WAIT_VARIABLE} is '{given}', which is no number of seconds.") from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()  # the client raises errors from themselves
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _code_of(error: Exception) -> tuple[int | None, str]:
+    """Milvus's code, if there is one, and the name of gRPC's status, "" where none was met."""
+    number, name = None, ""
+    for cause in _causes(error):
+        code = getattr(cause, "code", None)
+        value = code() if callable(code) else code
+        if isinstance(value, int) and number is None:
+            number = int(value)
+        elif not name:
+            name = str(getattr(value, "name", ""))
+    return number, name
+
+
+def _passes(error: Exception, code: int | None, name: str) -> bool:
+    if isinstance(error, GalleryError) or name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        return False
+    return code in _PASSING or name in _PASSING_NAMES or any(word in str(error).lower() for word in _PASSING_WORDS)
+
+
+def _reason(error: Exception) -> str:
+    """What was said, in one line: servers answer with their stack."""
+    message = str(getattr(error, "message", "") or error).strip()
+    first = re.split(r"\n|stack trace:|\(1\) attached|: rpc error|->", message)[0].strip(" :")
+    return (first or type(error).__name__)[:200]

@@ -1,0 +1,292 @@
+"""The engine on a real Milvus server: what it finds, and what becomes of a gallery whose server is down or killed.
+
+Everything that needs the server is in this file, so that one process starts it once. Where `milvus-server` is not found
+(TESSERA_MILVUS_SERVER or the path; `make milvus` fetches it), these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tessera
+from tessera.errors import EngineUnavailableError, GalleryError, GalleryMismatchError
+from tessera.gallery.catalog.filters import parse_where
+from tessera.gallery.engines import milvus_connection
+
+pytest.importorskip("pymilvus")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("TESSERA_KILLS", "1"))  # more moments for a longer run
+Painter = Callable[..., Path]
+
+
+def _helper() -> Any:
+    spec = importlib.util.spec_from_file_location("milvus_server", ROOT / "scripts" / "scale" / "milvus_server.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One server for all tests here, which asks for a token."""
+    helper = _helper()
+    launcher = helper.find_launcher() or ROOT / ".venv" / "milvus" / "bin" / "milvus-server"
+    if not launcher.is_file():
+        pytest.skip("no milvus-server: `make milvus` fetches it, or TESSERA_MILVUS_SERVER names one")
+    made = helper.MilvusServer(launcher, tmp_path_factory.mktemp("milvus"), authorization=True)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def server(running: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The server, up when a test begins and when it ends."""
+    monkeypatch.setenv(milvus_connection.TOKEN_VARIABLE, "root:Milvus")
+    yield running
+    running.start()
+
+
+@pytest.fixture
+def engine(server: Any) -> str:
+    return f"milvus:{server.uri}"
+
+
+def names(gallery: tessera.Gallery, query: Path, **options: Any) -> list[str]:
+    return [Path(hit.path).name for hit in gallery.search(query, 100, by="global", **options)]
+
+
+def run_cli(*words: str | Path, wait_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tessera.cli.main", *map(str, words)],
+        capture_output=True, text=True, check=False, timeout=600,
+        env={**os.environ, milvus_connection.WAIT_VARIABLE: str(wait_s)},
+    )  # fmt: skip
+
+
+def test_a_server_answers_as_faiss_does_with_filters_pushed_down(
+    filled: Path, photo_folder: Path, painter: Painter, engine: str
+) -> None:
+    table = photo_folder / "labels.csv"
+    table.write_text(
+        "path,label,year,taken\nphoto0.png,a,1990,2019-06-03\nphoto4.png,b,02004,2019-07-01 10:00\n"
+        "photo6.png,a,x,2020\n"
+    )
+    filters = [
+        "label=a",
+        "label!=a",
+        "year>=1991",
+        "year<3000",
+        "year=2004",
+        "taken=2019",
+        "taken<=2019-06",
+        "taken>2019",
+    ]
+    filters += ["label>a", "label<=a", "width=48", "height!=36", "name=photo0.png", "bytes>0"]
+    filters += ["folder=inner", "name~PHOTO"]
+    query = photo_folder / "photo0.png"
+    with tessera.Gallery(filled) as gallery:
+        gallery.migrate(engine)
+        painter(photo_folder / "new.png", 30)
+        gallery.index(photo_folder, table)
+        gallery.remove(photo_folder / "photo2.png")
+        said = {one: gallery._store.engine._expression(parse_where(one)) for one in filters}
+        found = {one: names(gallery, query, where=one) for one in filters}
+        everything = gallery.search(query, 100, by="global")
+        assert gallery.check().findings == []
+        with pytest.raises(tessera.errors.UsageError, match="labl"):
+            gallery.search(query, where="labl=a", by="global")
+        gallery.migrate("faiss")
+        assert found == {one: names(gallery, query, where=one) for one in filters}
+        assert [one for one, expression in said.items() if expression is None] == ["folder=inner", "name~PHOTO"]
+        assert all(0 < len(found[one]) < 8 for one in filters[:10])
+        by_faiss = gallery.search(query, 100, by="global")
+    assert [hit.id for hit in everything] == [hit.id for hit in by_faiss]
+    assert [hit.score for hit in everything] == pytest.approx([hit.score for hit in by_faiss], abs=1e-5)
+
+
+def test_a_server_filters_as_the_catalogue_does(engine: str, compare_filters: Callable[[str], int]) -> None:
+    assert compare_filters(engine) > 500
+
+
+def test_metadata_and_paths_that_change_in_place_follow(
+    filled: Path, photo_folder: Path, engine: str, ager: Painter
+) -> None:
+    query, table = photo_folder / "photo0.png", photo_folder / "labels.csv"
+    with tessera.Gallery(filled) as gallery:
+        table.write_text("path,label\nphoto0.png,old\nphoto4.png,old\n")
+        gallery.index(table)
+        gallery.migrate(engine)
+        table.write_text("path,label\nphoto0.png,new\nphoto4.png,old\n")
+        gallery.index(table)
+        assert names(gallery, query, where="label=new") == ["photo0.png"]
+        assert names(gallery, query, where="label=old") == ["photo4.png"]
+        ager((photo_folder / "photo4.png").rename(photo_folder / "moved.png"))
+        gallery.index(photo_folder, prune=True)
+        assert names(gallery, query, where="name=moved.png") == ["moved.png"]
+        assert gallery.check().findings == []
+
+
+def test_a_server_that_is_down_is_waited_for_then_one_sentence_and_nothing_is_lost(
+    filled: Path, photo_folder: Path, painter: Painter, server: Any, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tessera.Gallery(filled) as gallery:
+        gallery.migrate(engine)
+    server.kill()
+    monkeypatch.setenv(milvus_connection.WAIT_VARIABLE, "1")
+    painter(photo_folder / "new.png", 30)
+    failed = run_cli("index", photo_folder, "-g", filled, wait_s=2)
+    assert failed.returncode == 1
+    assert "trying again" in failed.stderr
+    *_, last = failed.stderr.strip().splitlines()
+    assert last.startswith(f"error: Milvus at {server.uri} did not answer for")
+    assert "the catalogue holds every image" in last
+    assert "goroutine" not in failed.stderr
+    assert "Traceback" not in failed.stderr
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.stats()["images"] == 9  # it tries to send the ninth, and answers all the same
+    waiting: list[subprocess.CompletedProcess[str]] = []
+    search = ("search", photo_folder / "new.png", "-g", filled, "--by", "global", "--json")
+    command = threading.Thread(target=lambda: waiting.append(run_cli(*search, wait_s=300)))
+    command.start()
+    server.start()
+    command.join()
+    assert waiting[0].returncode == 0, waiting[0].stderr
+    assert "new.png" in waiting[0].stdout.split('"path"')[1]  # the search sent first what the server lacked
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.check().findings == []
+
+
+def test_a_service_takes_pictures_while_the_server_is_down_and_sends_them_later(
+    filled: Path, photo_folder: Path, painter: Painter, server: Any, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(milvus_connection, "SERVICE_WAIT_S", 0.3)
+    monkeypatch.setattr(milvus_connection, "_GAVE_UP_S", 0.0)
+    with tessera.Gallery(filled) as gallery:
+        gallery.migrate(engine)
+    services = [tessera.Gallery(filled, reload="background") for _ in range(2)]
+    try:
+        for service in services:
+            service.refresh()
+            assert len(names(service, photo_folder / "photo0.png")) == 8
+        server.kill()
+        assert services[0].index_file(painter(photo_folder / "new.png", 30)).added == 1
+        with pytest.raises(EngineUnavailableError, match="did not answer"):
+            services[1].search(photo_folder / "photo0.png", by="global")
+        server.start()
+        for service in services:
+            wait_for(lambda service=service: "new.png" in names_or_none(service, photo_folder / "photo0.png"))
+        wait_for(lambda: services[1].check().findings == [])  # sent is not yet written down as sent
+    finally:
+        for service in services:
+            service.close()
+
+
+def names_or_none(service: tessera.Gallery, query: Path) -> list[str]:
+    try:
+        service.refresh()  # as the service does every second
+        return names(service, query)
+    except EngineUnavailableError:
+        return []
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 300) -> None:
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.1)
+
+
+def stored(gallery: Path) -> int:
+    try:
+        with tessera.Gallery(gallery, create=False) as opened:
+            return len(opened)
+    except GalleryError:
+        return 0
+
+
+@pytest.mark.parametrize("victim", ["server", "process"])
+def test_killed_at_random_moments_no_image_is_lost_and_none_doubled(
+    tmp_path: Path, small_bundle: Path, painter: Painter, server: Any, engine: str, victim: str
+) -> None:
+    seed = int(os.environ.get("TESSERA_SEED", "5"))
+    moments = random.Random(seed)
+    gallery = tmp_path / "gallery"
+    for turn in range(KILLS):
+        folder = tmp_path / f"photos{turn}"
+        for i in range(150):
+            painter(folder / f"{i}.png", 1000 * turn + i)
+        command = [sys.executable, "-m", "tessera.cli.main", "index", folder, "-g", gallery, "--engine", engine]
+        running = subprocess.Popen([*map(str, command), "--model", str(small_bundle)], stderr=subprocess.PIPE)
+        if turn % 2 == 0:  # while it sends; else at any moment
+            wait_for(
+                lambda turn=turn, running=running: running.poll() is not None or stored(gallery) >= 150 * (turn + 1)
+            )
+        time.sleep(moments.uniform(0, 2.0 if turn % 2 == 0 else 6.0))
+        if victim == "server":
+            server.kill()
+            server.start()
+        else:
+            running.send_signal(signal.SIGKILL)
+        _, said = running.communicate(timeout=600)
+        assert victim == "process" or running.returncode == 0, said.decode()
+        again = run_cli("index", folder, "-g", gallery, "--engine", engine, "--model", small_bundle)
+        assert again.returncode == 0, again.stderr
+        with tessera.Gallery(gallery) as opened:
+            assert len(opened) == 150 * (turn + 1)
+            assert opened.check().findings == []  # compares every row, and counts them
+            assert opened._store.engine._collection.count() == 150 * (turn + 1)
+
+
+def test_a_collection_of_another_model_is_refused_and_filled_again(
+    filled: Path, photo_folder: Path, twin_bundle: Path, engine: str, tmp_path: Path
+) -> None:
+    import shutil
+
+    with tessera.Gallery(filled) as gallery:
+        gallery.migrate(engine)
+    shutil.copytree(filled, tmp_path / "copy")
+    with tessera.Gallery(tmp_path / "copy", twin_bundle) as other:
+        other.index(rebuild=True)
+        assert len(names(other, photo_folder / "photo0.png")) == 8
+    with tessera.Gallery(filled) as gallery:
+        with pytest.raises(GalleryMismatchError, match="another model"):
+            gallery.search(photo_folder / "photo0.png")
+        report = gallery.check()
+        assert ["another model" in finding.message for finding in report.findings] == [True]
+        assert gallery.check(repair=True).ok
+        assert len(names(gallery, photo_folder / "photo0.png")) == 8
+
+
+def test_a_wrong_token_a_wrong_host_and_a_strange_version_are_a_sentence(
+    filled: Path, photo_folder: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=r"No machine is called 'no\.such"):
+        gallery.migrate("milvus:http://no.such.host.invalid:19530")
+    for token, said in (("root:wrong", "refuses the token"), ("", "refuses to answer without a token")):
+        monkeypatch.setenv(milvus_connection.TOKEN_VARIABLE, token)
+        with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=said):
+            gallery.migrate(engine)
+    monkeypatch.setenv(milvus_connection.TOKEN_VARIABLE, "root:Milvus")
+    for version, said in (("v2.1.0", "too old"), ("unheard of", "none of Milvus")):
+        monkeypatch.setattr("pymilvus.MilvusClient.get_server_version", lambda *_, version=version, **__: version)
+        with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=said):
+            gallery.migrate(engine)
+    with tessera.Gallery(filled) as gallery:  # and the gallery is searched as before
+        assert gallery.stats()["engine"] == "faiss"
+        assert len(names(gallery, photo_folder / "photo0.png")) == 8
