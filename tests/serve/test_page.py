@@ -350,7 +350,7 @@ def test_a_screen_reader_finds_names_for_everything(page):
     assert re.search(r'button "Token \d [+−][\d.]+ ', reasons)
     assert "1 2 3 4" not in reasons  # the numbers of the frames
     nameless = """() => [...document.querySelectorAll("button, input, select, img, a, dialog, [role=application]")]
-        .filter((one) => !one.hidden && one.type !== "file" && !(one.getAttribute("aria-label")
+        .filter((one) => !one.hidden && !["file", "hidden"].includes(one.type) && !(one.getAttribute("aria-label")
             || one.textContent.trim() || one.hasAttribute("alt") || one.labels?.length
             || one.getAttribute("aria-labelledby"))
     ).map((one) => one.outerHTML)"""

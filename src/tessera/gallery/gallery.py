@@ -468,14 +468,25 @@ class Gallery:
             return snapshot.count_matching(conditions)
 
     def images(
-        self, *, after_id: int = 0, limit: int = 100, where: Where | None = None, order: str = "added"
+        self,
+        *,
+        after_id: int = 0,
+        limit: int = 100,
+        where: Where | None = None,
+        order: str = "added",
+        month: str | None = None,
     ) -> list[Record]:
-        """A page of images; go on with `after_id` of the last one. order: added, newest, oldest or name."""
+        """A page of images; go on with `after_id` of the last one. order: added, newest, oldest or name.
+
+        month: only those of a month that `months` gives, "" for those without a date.
+        """
         conditions = parse_where(where)
         with self._catalog.read() as snapshot:
-            if order == "added":
+            if order == "added" and month is None:
                 return snapshot.page(after_id=after_id, limit=limit, state="ok", conditions=conditions)
-            return browsing.sorted_page(snapshot, order=order, after_id=after_id, limit=limit, conditions=conditions)
+            return browsing.sorted_page(
+                snapshot, order=order, after_id=after_id, limit=limit, conditions=conditions, month=month
+            )
 
     def months(self, where: Where | None = None) -> dict[str, int]:
         """How many images are from each month, the last first; "" for those without a date."""
