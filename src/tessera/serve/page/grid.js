@@ -41,7 +41,8 @@ export class Grid {
     const tiles = (some) => some.map((hit) => this.#tile(hit, hits.length, hit.id === ownId));
     if (!hits.some(wasVerified)) return room.append(...tiles(hits));
     const [certain, others] = [hits.filter(isCertain), hits.filter((hit) => !isCertain(hit))];
-    this.element.append(heading(certain.length ? "Verified" : "Nothing certain", !certain.length), ...tiles(certain));
+    const filler = Object.assign(document.createElement("i"), { className: "filler" }); // one hit is no wider for being alone
+    this.element.append(heading(certain.length ? "Verified" : "Nothing certain", !certain.length), ...tiles(certain), filler);
     if (others.length) this.element.append(heading(certain.length ? "Less certain" : "The most alike"), ...tiles(others));
   }
 
