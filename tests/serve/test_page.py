@@ -312,12 +312,13 @@ def test_a_service_that_went_away_is_waited_for(page):
 def test_a_gallery_that_is_loading_is_waited_for(browser, address):
     page = open_page(browser)
     problem = {"title": "Service Unavailable", "status": 503, "detail": "The gallery is being opened."}
-    page.route("**/ready", lambda route: route.fulfill(status=503, json=problem))
+    loading = re.compile(r"/(ready|api/.*)$")
+    page.route(loading, lambda route: route.fulfill(status=503, json=problem))
     page.goto(address)
     playwright.expect(page.locator("#welcome progress")).to_be_visible()
     playwright.expect(page.locator("#welcome")).to_contain_text("being opened")
     playwright.expect(page.locator("#welcome .elapsed")).to_have_text(re.compile(r"^[1-9]\d* s$"))  # it goes on
-    page.unroute("**/ready")
+    page.unroute(loading)
     page.wait_for_selector(".tile")
     page.context.close()
 

@@ -31,7 +31,10 @@ let pending = null; // the search under way
 let turning = null; // the page of the gallery under way
 let showing = null; // the last call of show(); an earlier one that wakes up later must not go on
 let blobUrl = null;
+let known = null; // the months of the whole gallery, just asked for
 let answered = null; // the query whose results are on the page
+
+const countDated = (months) => months.reduce((sum, { images }) => sum + images, 0);
 
 const grid = new Grid(element("grid"), (hit, tile) => {
   if (hit.score !== undefined) return openWhy(hit, tile);
@@ -299,7 +302,8 @@ async function browse(fresh) {
 async function browseMonths(mine) {
   try {
     const { where, sort } = state;
-    const { months, undated } = await api.months(where);
+    const { months, undated } = (!where.length && known) || (await api.months(where));
+    known = null; // they were of the page's first moment
     if (turning !== mine || state.query || state.view) return;
     offerMonths(months).catch(fail);
     hits = [];
@@ -307,7 +311,7 @@ async function browseMonths(mine) {
     element("more").hidden = true;
     const dated = sort === "oldest" ? months.toReversed() : months;
     timeline.show(undated ? [...dated, { month: "", images: undated }] : dated, (month, after, limit) => api.browse(after, limit, where, sort, month));
-    welcome(undated + months.reduce((sum, { images }) => sum + images, 0));
+    welcome(undated + countDated(months));
   } catch (error) {
     if (turning === mine) fail(error);
   } finally {
@@ -521,15 +525,15 @@ async function begin() {
   clearTimeout(waitForService.timer);
   try {
     await Promise.all([uploads.load(), takeKey()]);
-    await waitUntilReady();
-    const [stats, { months, undated }] = await Promise.all([api.stats(), api.months([])]);
-    usualSort = months.reduce((sum, { images }) => sum + images, 0) > undated ? "newest" : "added";
+    const [stats, months] = await onceReady(() => Promise.all([api.stats(), api.months([]), offerRefiners()]));
+    known = months;
+    usualSort = countDated(months.months) > months.undated ? "newest" : "added";
     document.body.dataset.gallery = stats.gallery;
     element("add").hidden = !stats.writable;
     element("large-path").hidden = !stats.own_machine;
     element("large-reveal").hidden = !stats.reveals;
     element("count").textContent = plural(stats.images, "picture");
-    await Promise.all([filters.load(), offerRefiners()]);
+    filters.load().catch(fail); // pictures do not wait for it
     await show(readAddress());
   } catch (error) {
     fail(error);
@@ -543,6 +547,18 @@ async function offerRefiners() {
     const offered = refiners.filter(({ stage, available }) => stage === id && available);
     const options = offered.map(({ label, name, summary }) => Object.assign(new Option(label, name), { title: summary }));
     element(id).replaceChildren(new Option("none", ""), ...options);
+  }
+}
+
+/** What `ask` gives; where the gallery is still loading, when it has loaded. */
+async function onceReady(ask) {
+  for (;;) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (error.status !== 503) throw error;
+      await waitUntilReady();
+    }
   }
 }
 
