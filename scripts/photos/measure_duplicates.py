@@ -48,8 +48,7 @@ def main() -> None:
         gallery.index(*files)
         ids = [record.id for record in map(gallery.find, files) if record is not None]
         wall, cpu = time.perf_counter(), time.process_time()
-        with gallery._store.write():
-            groups = find_duplicates(gallery._store, ids)
+        groups = find_duplicates(gallery._store, ids)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     found: Counter[str] = Counter()
     wrong = []

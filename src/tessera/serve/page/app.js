@@ -558,6 +558,7 @@ async function onceReady(ask) {
     } catch (error) {
       if (error.status !== 503) throw error;
       await waitUntilReady();
+      await new Promise((resume) => setTimeout(resume, 200));
     }
   }
 }
