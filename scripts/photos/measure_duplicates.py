@@ -1,6 +1,7 @@
 """`tessera duplicates` on photos with twelve alterations each: how many copies are found, and which groups are wrong.
 
 Usage: python scripts/photos/measure_duplicates.py FOLDER --gallery G.tessera -o OUT.json [--count N]
+A CSV of the shares by alteration is written beside OUT.json.
 FOLDER holds the photos in `original/`; their copies are written beside it. --count: only the first N photos of a
 shuffled order (seed 0), after those of --first, a folder of photos that are taken in any case.
 """
@@ -8,6 +9,7 @@ shuffled order (seed 0), after those of --first, a folder of photos that are tak
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import random
@@ -48,8 +50,7 @@ def main() -> None:
         gallery.index(*files)
         ids = [record.id for record in map(gallery.find, files) if record is not None]
         wall, cpu = time.perf_counter(), time.process_time()
-        with gallery._store.write():
-            groups = find_duplicates(gallery._store, ids)
+        groups = find_duplicates(gallery._store, ids)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     found: Counter[str] = Counter()
     wrong = []
@@ -76,6 +77,11 @@ def main() -> None:
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(answer, indent=1) + "\n")
+    with options.output.with_suffix(".csv").open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["alteration", "photos", "found"])
+        table.writerows([kind, len(originals), share] for kind, share in kinds.items())
+        table.writerow(["all", answer["copies"], answer["found"]])
     print(json.dumps(answer, indent=1))
 
 

@@ -1,7 +1,9 @@
-"""`tessera group` on labelled photos: pairwise precision and recall over the inliers asked for, as JSON.
+"""`tessera group` on labelled photos: pairwise precision and recall over the inliers asked for, as JSON and a CSV.
 
-Usage: python scripts/photos/measure_groups.py INSTANCES --gallery G.tessera -o results/photos/groups.json
+Usage: python scripts/photos/measure_groups.py INSTANCES --gallery G.tessera -o results/photos/groups.json \\
+    --same pairs/pairs/LePoint1=pairs/pairs/mag --same pairs/pairs/shout=pairs/pairs/wash
 INSTANCES: a folder with labels.csv (path, label, set, role); the photos of role val are indexed and grouped.
+--same: two names of one thing; the curve has figures with and without that correction.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--gallery", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--same", action="append", default=[], metavar="SET/LABEL=SET/LABEL")
     options = parser.parse_args()
     with (options.data / "labels.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["role"] == "val"]
@@ -53,13 +56,26 @@ def main() -> None:
     row_of = {content: row for row, content in enumerate(contents)}
     edges = {(row_of[a], row_of[b]): score for (a, b), score in compared.items() if a in row_of and b in row_of}
     known = {hashes[content]: labels[hashes[content]] for content in contents}
+    one_name = dict(reversed(same.split("=")) for same in options.same)
+    corrected = {path: one_name.get(label, label) for path, label in labels.items()}
     curve = []
     for least in (8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 60):
         parts = join_components(len(contents), edges, least, max(grouping.STRONG_INLIERS, 2 * least))
         paths = [[hashes[contents[row]] for row in part] for part in parts]
         precision, recall, joined = pair_scores(paths, known)
-        curve.append({"inliers": least, "precision": round(precision, 4), "recall": round(recall, 4), "pairs": joined})
-    chosen = pair_scores([[record.path for record in group.images] for group in found], labels)
+        right = [round(value, 4) for value in pair_scores(paths, {path: corrected[path] for path in known})[:2]]
+        curve.append(
+            {
+                "inliers": least,
+                "precision": round(precision, 4),
+                "recall": round(recall, 4),
+                "precision_corrected": right[0],
+                "recall_corrected": right[1],
+                "pairs": joined,
+            }
+        )
+    members = [[record.path for record in group.images] for group in found]
+    chosen, chosen_corrected = pair_scores(members, labels), pair_scores(members, corrected)
     by_set = {}
     for name in sorted(set(sets.values())):
         inside = {path: label for path, label in labels.items() if sets[path] == name}
@@ -73,11 +89,18 @@ def main() -> None:
         "least_inliers": grouping.LEAST_INLIERS,
         "precision": round(chosen[0], 4),
         "recall": round(chosen[1], 4),
+        "same": options.same,
+        "precision_corrected": round(chosen_corrected[0], 4),
+        "recall_corrected": round(chosen_corrected[1], 4),
         "precision_recall_by_set": by_set,
         "curve": curve,
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(answer, indent=1) + "\n")
+    with options.output.with_suffix(".csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, list(curve[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(curve)
     print(json.dumps(answer, indent=1))
 
 

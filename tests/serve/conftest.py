@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 import time
@@ -34,6 +35,25 @@ def browser() -> Iterator[object]:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def check_axe():  # type: ignore[no-untyped-def]
+    """That axe finds nothing wrong with a view: `check_axe(page, "gallery")`. Skips the test where axe is not here."""
+    given = os.environ.get("TESSERA_AXE")
+    axe = Path(given) if given else Path(__file__).parents[2] / ".venv" / "axe" / "package" / "axe.min.js"
+    if not axe.is_file():
+        pytest.skip("axe-core is not here: make axe")
+
+    def check(page, view: str) -> None:  # type: ignore[no-untyped-def]
+        # Not as a script of the page: its policy admits none from elsewhere.
+        page.context.new_cdp_session(page).send("Runtime.evaluate", {"expression": axe.read_text()})
+        found = page.evaluate(
+            "axe.run().then(({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]))"
+        )
+        assert found == [], view
+
+    return check
 
 
 @pytest.fixture(scope="session")

@@ -312,12 +312,13 @@ def test_a_service_that_went_away_is_waited_for(page):
 def test_a_gallery_that_is_loading_is_waited_for(browser, address):
     page = open_page(browser)
     problem = {"title": "Service Unavailable", "status": 503, "detail": "The gallery is being opened."}
-    page.route("**/ready", lambda route: route.fulfill(status=503, json=problem))
+    loading = re.compile(r"/(ready|api/.*)$")
+    page.route(loading, lambda route: route.fulfill(status=503, json=problem))
     page.goto(address)
     playwright.expect(page.locator("#welcome progress")).to_be_visible()
     playwright.expect(page.locator("#welcome")).to_contain_text("being opened")
     playwright.expect(page.locator("#welcome .elapsed")).to_have_text(re.compile(r"^[1-9]\d* s$"))  # it goes on
-    page.unroute("**/ready")
+    page.unroute(loading)
     page.wait_for_selector(".tile")
     page.context.close()
 
@@ -350,7 +351,7 @@ def test_a_screen_reader_finds_names_for_everything(page):
     assert re.search(r'button "Token \d [+−][\d.]+ ', reasons)
     assert "1 2 3 4" not in reasons  # the numbers of the frames
     nameless = """() => [...document.querySelectorAll("button, input, select, img, a, dialog, [role=application]")]
-        .filter((one) => !one.hidden && one.type !== "file" && !(one.getAttribute("aria-label")
+        .filter((one) => !one.hidden && !["file", "hidden"].includes(one.type) && !(one.getAttribute("aria-label")
             || one.textContent.trim() || one.hasAttribute("alt") || one.labels?.length
             || one.getAttribute("aria-labelledby"))
     ).map((one) => one.outerHTML)"""

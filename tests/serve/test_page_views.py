@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -210,11 +209,7 @@ def test_the_page_of_the_api_needs_nothing_from_elsewhere(page, tins):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing_in_any_view(browser, tins, scheme, width):
-    given = os.environ.get("TESSERA_AXE")
-    axe = Path(given) if given else EXAMPLES.parent / ".venv" / "axe" / "package" / "axe.min.js"
-    if not axe.is_file():
-        pytest.skip("axe-core is not here: make axe")
+def test_axe_finds_nothing_in_any_view(browser, tins, check_axe, scheme, width):
     context = browser.new_context(
         color_scheme=scheme, reduced_motion="reduce", viewport={"width": width, "height": 800}, has_touch=width < 500
     )
@@ -222,12 +217,7 @@ def test_axe_finds_nothing_in_any_view(browser, tins, scheme, width):
     page = context.new_page()
 
     def check(view: str) -> None:
-        # Not as a script of the page: its policy admits none from elsewhere.
-        context.new_cdp_session(page).send("Runtime.evaluate", {"expression": axe.read_text()})
-        found = page.evaluate(
-            "axe.run().then(({ violations }) => violations.map(({ id, nodes }) => [id, nodes[0].html]))"
-        )
-        assert found == [], view
+        check_axe(page, view)
 
     page.goto(tins)
     page.wait_for_selector(".tile")

@@ -318,27 +318,25 @@ class Gallery:
         """Exact and near copies (resized, recompressed, cropped, turned, framed, written on), in groups.
 
         Of each group, which picture to keep and why. where: only among images that meet these conditions. renew False:
-        compare nothing, and give what is known from the last time.
+        compare nothing, and give what is known from the last time. Others may write meanwhile.
         """
         from tessera.gallery.organise.duplicates import find_duplicates, read_duplicates
 
         if not renew:
             return read_duplicates(self._store, self._matching(where))
-        with self._store.write():
-            return find_duplicates(self._store, self._matching(where), progress)
+        return find_duplicates(self._store, self._matching(where), progress)
 
     def groups(self, *, renew: bool = True, progress: Callable[[int, int], None] = lambda *_: None) -> list[PhotoGroup]:
         """Photos of the same place or thing, in groups with a cover each, the largest first.
 
         Only pairs that were never compared are compared now. The groups are kept: `record(id).group_id` says which
-        group an image is in. renew False: the groups as they were found last.
+        group an image is in. renew False: the groups as they were found last. Others may write meanwhile.
         """
         from tessera.gallery.organise.groups import find_groups, read_groups
 
         if not renew:
             return read_groups(self._store)
-        with self._store.write():
-            return find_groups(self._store, progress)
+        return find_groups(self._store, progress)
 
     def take_apart(self, ids: Iterable[int]) -> None:
         """Say that these images are no copies of each other: `duplicates` does not join them again."""
@@ -480,14 +478,25 @@ class Gallery:
             return snapshot.count_matching(conditions)
 
     def images(
-        self, *, after_id: int = 0, limit: int = 100, where: Where | None = None, order: str = "added"
+        self,
+        *,
+        after_id: int = 0,
+        limit: int = 100,
+        where: Where | None = None,
+        order: str = "added",
+        month: str | None = None,
     ) -> list[Record]:
-        """A page of images; go on with `after_id` of the last one. order: added, newest, oldest or name."""
+        """A page of images; go on with `after_id` of the last one. order: added, newest, oldest or name.
+
+        month: only those of a month that `months` gives, "" for those without a date.
+        """
         conditions = parse_where(where)
         with self._catalog.read() as snapshot:
-            if order == "added":
+            if order == "added" and month is None:
                 return snapshot.page(after_id=after_id, limit=limit, state="ok", conditions=conditions)
-            return browsing.sorted_page(snapshot, order=order, after_id=after_id, limit=limit, conditions=conditions)
+            return browsing.sorted_page(
+                snapshot, order=order, after_id=after_id, limit=limit, conditions=conditions, month=month
+            )
 
     def months(self, where: Where | None = None) -> dict[str, int]:
         """How many images are from each month, the last first; "" for those without a date."""

@@ -1,12 +1,18 @@
-"""A zip of pictures, written while it is sent: nothing larger than one picture is held in memory."""
+"""Several pictures to take away: a table of them, or a zip, of which only one picture at a time is in memory."""
 
 from __future__ import annotations
 
+import csv
+import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from tessera.serve.problems import ProblemError
+
+if TYPE_CHECKING:
+    from tessera.serve.service import GalleryService
 
 
 class _Sink:
@@ -48,6 +54,22 @@ def pack(read: Callable[[int], tuple[bytes, str]], ids: Sequence[int]) -> Iterat
         if missing:
             packed.writestr("missing.txt", "".join(missing))
     yield sink.take()
+
+
+def write_table(service: GalleryService, ids: Sequence[int]) -> str:
+    """A CSV with a row a picture: its path if that is for the reader to know, else id and name; then its metadata."""
+    images = [service.image(image_id) for image_id in ids]
+    keys = sorted({key for image in images for key in image["metadata"]})
+    if service.settings.is_own_machine:
+        named = {"path": [service.path(image_id) for image_id in ids]}
+    else:
+        named = {"id": list(ids), "name": [image["name"] for image in images]}
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow([*named, *keys])
+    for image, *first in zip(images, *named.values(), strict=True):
+        table.writerow([*first, *(image["metadata"].get(key, "") for key in keys)])
+    return text.getvalue()
 
 
 def _free_name(name: str, taken: set[str]) -> str:

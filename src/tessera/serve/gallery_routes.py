@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from tessera.serve import schemas
 from tessera.serve.access import require_own_machine, require_reader
-from tessera.serve.archive import pack
+from tessera.serve.archive import pack, write_table
 from tessera.serve.openapi import problems
 from tessera.serve.routes import ANY, MAX_ID, ONE, VALUES, ImageId, Serving
 
@@ -35,11 +35,18 @@ async def browse(
         Literal["added", "newest", "oldest", "name"],
         Query(description="The order: as they were added, by date, or by name. Those without a date come last."),
     ] = "added",
+    month: Annotated[
+        str | None,
+        Query(
+            pattern=r"^(\d{4}-\d\d|undated)$", description="Only of this month (`2019-06`), or those without a date."
+        ),
+    ] = None,
     where: Filters = None,
 ) -> Any:
     """Pictures in an order, a page at a time."""
     at = Serving.of(request)
-    return await at.pools.run("files", at.service.browse, after=after, limit=limit, where=where or [], sort=sort)
+    wanted = {"after": after, "limit": limit, "where": where or [], "sort": sort}
+    return await at.pools.run("files", at.service.browse, **wanted, month="" if month == "undated" else month)
 
 
 @gallery_routes.get("/months", response_model=schemas.Months, responses=VALUES, summary="How many pictures a month")
@@ -115,6 +122,22 @@ async def archive(request: Request, ids: Annotated[str, Form(description="Ids wi
     await at.pools.run("files", at.service.record, wanted[0])  # an unknown id is said before a download begins
     pieces = pack(at.service.original, wanted)
     return StreamingResponse(pieces, media_type="application/zip", headers=_attached("photos.zip"))
+
+
+@gallery_routes.post(
+    "/list",
+    response_class=Response,
+    responses=problems(400, 404, 408, 413, 422) | {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+    summary="Several pictures as a CSV",
+)
+async def picture_list(request: Request, ids: Annotated[str, Form(description="Ids with commas between.")]) -> Response:
+    """Metadata of up to 500 pictures, with their paths where the service answers this machine alone, else with names.
+
+    A list with paths is one that `tessera index` reads.
+    """
+    at = Serving.of(request)
+    content = await at.pools.run("files", write_table, at.service, schemas.parse_ids(ids, PAGE_LIMIT))
+    return Response(content, media_type="text/csv", headers=_attached("photos.csv"))
 
 
 def _attached(name: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ class _StoppedError(Exception):
 
 
 class Organiser:
-    """One search for groups or copies at a time. The gallery can be searched meanwhile, not written."""
+    """One search for groups or copies at a time. The gallery can be searched and written meanwhile."""
 
     def __init__(self, service: GalleryService) -> None:
         self._service = service
@@ -51,10 +51,9 @@ class Organiser:
     def _run(self, kind: Kind) -> None:
         failure = ""
         try:
-            with self._service.writing():
-                gallery = self._service.gallery
-                find = gallery.groups if kind == "groups" else gallery.duplicates
-                find(progress=self._note)
+            gallery = self._service.gallery
+            find = gallery.groups if kind == "groups" else gallery.duplicates
+            find(progress=self._note)
         except _StoppedError:
             pass
         except (TesseraError, ProblemError) as error:

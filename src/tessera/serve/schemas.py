@@ -124,7 +124,7 @@ class ImagePage(BaseModel):
     """Some of the gallery's pictures."""
 
     images: list[Image]
-    total: int = Field(description="How many there are on all pages.")
+    total: int = Field(description="How many there are on all pages, of every month.")
     next: int | None = Field(description="Give it as `after` to get the next page; null at the end.")
 
 

@@ -223,8 +223,10 @@ class GalleryService:
         said = {"timing_ms": result.timing_ms, "certain": result.certain, "note": " ".join(result.notes)}
         return {"results": results, **said}
 
-    def browse(self, *, after: int, limit: int, where: list[str], sort: str = "added") -> dict[str, Any]:
-        records = self.gallery.images(after_id=after, limit=limit, where=where or None, order=sort)
+    def browse(
+        self, *, after: int, limit: int, where: list[str], sort: str = "added", month: str | None = None
+    ) -> dict[str, Any]:
+        records = self.gallery.images(after_id=after, limit=limit, where=where or None, order=sort, month=month)
         return {
             "images": [self.image_json(record) for record in records],
             "total": self.gallery.count(where or None),

@@ -11,6 +11,9 @@ from PIL import Image
 
 import tessera
 from tessera.bench import planar_scenes as planar
+from tessera.errors import GalleryLockedError
+from tessera.gallery.catalog.lock import writer_lock
+from tessera.gallery.organise.compared_pairs import ComparedPairs
 from tessera.gallery.organise.components import connected_components, join_components
 from tessera.gallery.organise.pair_reader import PairReader
 
@@ -70,6 +73,38 @@ def test_another_run_compares_only_what_is_new(
     assert sorted(len(group.images) for group in after) == [2, 2, 3]
     again = {record.path: group.id for group in after for record in group.images}
     assert all(again[path] == number for path, number in numbers.items())
+
+
+def test_others_write_while_pairs_are_compared(scenes: tuple[tessera.Gallery, Path]) -> None:
+    gallery, folder = scenes
+    view(3, 33).save(folder / "scene3-0.png")
+    seen: list[int] = []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not seen:
+            with tessera.Gallery(gallery.path) as other:  # as another process would
+                seen.append(other.index(folder).added)
+
+    assert len(gallery.groups(progress=meanwhile)) == 2
+    assert seen == [1]
+    seen.clear()
+    view(3, 34).save(folder / "scene3-1.png")
+    gallery.duplicates(progress=meanwhile)
+    assert seen == [1]
+
+
+def test_what_was_compared_is_kept_until_it_can_be_written(scenes: tuple[tessera.Gallery, Path]) -> None:
+    gallery, _ = scenes
+    compared = ComparedPairs(gallery._store, "match")
+    contents = sorted(str(record.content_hash) for record in gallery.images())
+    with writer_lock(gallery.path):
+        compared.add({(contents[0], contents[1]): 30.0})  # another writes now
+        with pytest.raises(GalleryLockedError):
+            compared.save()
+    compared.add({(contents[0], contents[2]): 0.0})
+    again = ComparedPairs(gallery._store, "match")
+    assert again.known == {(contents[0], contents[1]): 30.0, (contents[0], contents[2]): 0.0}
+    assert not again.lacks(contents[1], contents[0])
 
 
 def test_groups_survive_a_move_and_another_model(scenes: tuple[tessera.Gallery, Path], other_bundle: Path) -> None:

@@ -13,6 +13,7 @@ from tessera.gallery.catalog.snapshot import Record, Snapshot
 
 _DATE = "CAST(coalesce(json_extract(metadata, '$.date'), json_extract(facts, '$.date')) AS TEXT)"
 _IS_DATED = f"{_DATE} GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]*'"
+_MONTH = f"CASE WHEN {_IS_DATED} THEN substr({_DATE}, 1, 7) ELSE '' END"
 # By each order the key of an image, and whether keys fall. Pictures without a date come last either way.
 ORDERS = {
     "added": ("images.id", False),
@@ -34,13 +35,25 @@ class Place:
 
 
 def sorted_page(
-    snapshot: Snapshot, *, order: str, after_id: int, limit: int, conditions: Sequence[filters.AnyCondition]
+    snapshot: Snapshot,
+    *,
+    order: str,
+    after_id: int,
+    limit: int,
+    conditions: Sequence[filters.AnyCondition],
+    month: str | None = None,
 ) -> list[Record]:
-    """At most `limit` images in an order of `ORDERS`, from the one after `after_id`; 0: from the first."""
+    """At most `limit` images in an order of `ORDERS`, from the one after `after_id`; 0: from the first.
+
+    month: only those of a month of `count_by_month`.
+    """
     if order not in ORDERS:
         raise UsageError(unknown_name("order", order, list(ORDERS)))
     key, falls = ORDERS[order]
     clause, parameters = filters.to_sql(conditions)
+    if month is not None:
+        clause += f" AND {_MONTH} = ?"
+        parameters.append(month)
     if after_id:
         last = next(snapshot.query(f"SELECT {key} FROM images WHERE id = ?", [after_id]), None)
         if last is None:
@@ -60,7 +73,7 @@ def count_by_month(snapshot: Snapshot, conditions: Sequence[filters.AnyCondition
     """How many images are from each month ("2019-06"), the last first; "" for those without a date, where there are."""
     clause, parameters = filters.to_sql(conditions)
     rows = snapshot.query(
-        f"SELECT CASE WHEN {_IS_DATED} THEN substr({_DATE}, 1, 7) ELSE '' END AS month, count(*) "
+        f"SELECT {_MONTH} AS month, count(*) "
         f"FROM images WHERE state = 'ok' AND {clause} GROUP BY month ORDER BY month DESC",
         parameters,
     )

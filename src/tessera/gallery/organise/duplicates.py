@@ -8,7 +8,8 @@ agree on. Pairs that were compared are remembered by their contents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,10 @@ import numpy.typing as npt
 
 from tessera.data.images import Pixels, load_photo
 from tessera.data.signature import SIDE, make_signature, symmetry
-from tessera.errors import ImageError
+from tessera.errors import GalleryLockedError, ImageError
 from tessera.gallery.catalog.snapshot import Record
 from tessera.gallery.organise.apart import pairs_apart
+from tessera.gallery.organise.compared_pairs import ComparedPairs
 from tessera.gallery.organise.components import connected_components
 from tessera.gallery.organise.pair_reader import PairReader
 from tessera.index.neighbours import NeighbourSearch, neighbour_pairs
@@ -79,17 +81,18 @@ def find_duplicates(
 ) -> list[CopyGroup]:
     """Groups of copies, the largest first. ids: only among these images.
 
-    Writes down which pairs were compared; the caller is the one writer.
+    Writes down which pairs were compared; the gallery is locked only for that.
     """
     by_content = images_by_content(store, ids)
     contents = list(by_content)  # one picture of each content stands for all
     firsts = [same[0] for same in by_content.values()]
-    known = _known_pairs(store)
+    compared = ComparedPairs(store, PAIR_KIND)
     candidates, symmetries = _candidates(store, firsts)
-    lacking = [pair for pair in candidates if tuple(sorted((contents[pair[0]], contents[pair[1]]))) not in known]
+    lacking = [(a, b) for a, b in candidates if compared.lacks(contents[a], contents[b])]
     reader = PairReader({record.id: record for record in firsts})
-    found = _compare(reader, lacking, symmetries, [record.id for record in firsts], progress)
-    _remember(store, {(contents[a], contents[b]): score for (a, b), score in found.items()})
+    for scores in _compare(reader, lacking, symmetries, [record.id for record in firsts], progress):
+        compared.add({(contents[a], contents[b]): score for (a, b), score in scores.items()})
+    compared.save()
     return read_duplicates(store, ids)
 
 
@@ -165,7 +168,7 @@ def _signatures(store: Store, records: Sequence[Record]) -> npt.NDArray[np.float
             except ImageError:
                 continue
     if made:
-        with store.catalog.write() as batch:
+        with contextlib.suppress(GalleryLockedError), store.write(), store.catalog.write() as batch:
             batch.set_signatures(made)
     blank = bytes(SIDE * SIDE)
     raw = b"".join(stored.get(record.id) or made.get(record.id, blank) for record in records)
@@ -197,24 +200,24 @@ def _compare(
     symmetries: dict[tuple[int, int], int],
     image_ids: Sequence[int],
     progress: Progress,
-) -> dict[tuple[int, int], float]:
-    """The agreement of each pair, 0 for those that are no copies."""
-    scores: dict[tuple[int, int], float] = {}
+) -> Iterator[dict[tuple[int, int], float]]:
+    """The agreement of each pair, 0 for those that are no copies; in pieces."""
     total = len(pairs)
 
-    def check(part: Sequence[tuple[int, int]], transformations: Sequence[Any]) -> None:
+    def check(part: Sequence[tuple[int, int]], transformations: Sequence[Any]) -> dict[tuple[int, int], float]:
         named = [(image_ids[a], image_ids[b]) for a, b in part]
 
         def compare(at: int, first: Pixels, second: Pixels) -> Agreement:
             return compare_aligned(first, second, transformations[at])
 
-        for pair, agreement in zip(part, reader.compare_pixels(named, compare, NOTHING), strict=True):
-            scores[pair] = agreement.correlation if agreement.is_copy else 0.0
+        agreements = reader.compare_pixels(named, compare, NOTHING)
+        return {pair: one.correlation for pair, one in zip(part, agreements, strict=True) if one.is_copy}
 
     straight = [pair for pair in pairs if pair in symmetries]
-    check(straight, [symmetry_transformation(symmetries[pair]) for pair in straight])
-    progress(sum(score > 0 for score in scores.values()), total)
-    rest = [pair for pair in pairs if not scores.get(pair)]
+    copies = check(straight, [symmetry_transformation(symmetries[pair]) for pair in straight])
+    yield copies
+    progress(len(copies), total)
+    rest = [pair for pair in pairs if pair not in copies]
     for start in range(0, len(rest), 256):
         part = rest[start : start + 256]
         matches = reader.verify_pairs([(image_ids[a], image_ids[b]) for a, b in part], _GEOMETRY)
@@ -223,21 +226,14 @@ def _compare(
             for pair, match in zip(part, matches, strict=True)
             if match.transformation is not None and match.inliers >= _GEOMETRY.min_inliers
         ]
-        scores.update(dict.fromkeys(part, 0.0))
-        check([pair for pair, _ in fitting], [transformation for _, transformation in fitting])
+        found = check([pair for pair, _ in fitting], [transformation for _, transformation in fitting])
+        yield dict.fromkeys(part, 0.0) | found
         progress(total - len(rest) + start + len(part), total)
-    return scores
 
 
 def _known_pairs(store: Store) -> dict[tuple[str, str], float]:
     with store.catalog.read() as snapshot:
         return snapshot.compared_pairs(PAIR_KIND)
-
-
-def _remember(store: Store, scores: dict[tuple[str, str], float]) -> None:
-    if scores:
-        with store.catalog.write() as batch:
-            batch.add_compared_pairs(PAIR_KIND, scores)
 
 
 def _group(members: Mapping[int, Sequence[Record]], agreement: Mapping[int, float]) -> CopyGroup:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.data.images import Pixels
 from tessera.gallery.catalog.snapshot import Record
 from tessera.gallery.organise.apart import pairs_apart
+from tessera.gallery.organise.compared_pairs import ComparedPairs
 from tessera.gallery.organise.components import Edges, join_components
 from tessera.gallery.organise.duplicates import images_by_content, stored_descriptors
 from tessera.gallery.organise.pair_reader import PairReader
@@ -55,9 +56,10 @@ class PhotoGroup:
 
 
 def find_groups(store: Store, progress: Progress = lambda *_: None) -> list[PhotoGroup]:
-    """Compare what was not compared before, join, and keep the groups; the caller is the one writer."""
+    """Compare what was not compared before, join, and keep the groups. The gallery is locked only to write."""
     _compare(store, images_by_content(store, None), progress)
-    return join_groups(store)
+    with store.write():
+        return join_groups(store)
 
 
 def join_groups(store: Store) -> list[PhotoGroup]:
@@ -95,22 +97,20 @@ def read_groups(store: Store) -> list[PhotoGroup]:
 def _compare(store: Store, by_content: Mapping[str, Sequence[Record]], progress: Progress) -> None:
     """Count the inliers of pairs of neighbours that were not compared yet."""
     contents = list(by_content)
-    with store.catalog.read() as snapshot:
-        known = snapshot.compared_pairs(PAIR_KIND)
+    compared = ComparedPairs(store, PAIR_KIND)
     firsts = [by_content[content][0] for content in contents]
     lacking = []
     if len(firsts) > 1:
         near = neighbour_pairs(stored_descriptors(store, firsts), _NEIGHBOURS, _LEAST_COSINE)
         pairs = zip(near.queries.tolist(), near.rows.tolist(), strict=True)
-        lacking = [pair for pair in pairs if tuple(sorted(contents[row] for row in pair)) not in known]
+        lacking = [pair for pair in pairs if compared.lacks(*(contents[row] for row in pair))]
     reader = PairReader({record.id: record for record in firsts})
     for start in range(0, len(lacking), _BLOCK):
         part = lacking[start : start + _BLOCK]
         found = _verify(reader, [(firsts[a].id, firsts[b].id) for a, b in part])
-        scores = {(contents[a], contents[b]): float(inliers) for (a, b), inliers in zip(part, found, strict=True)}
-        with store.catalog.write() as batch:  # what was compared stays, also when this is interrupted
-            batch.add_compared_pairs(PAIR_KIND, scores)
+        compared.add({(contents[a], contents[b]): float(score) for (a, b), score in zip(part, found, strict=True)})
         progress(start + len(part), len(lacking))
+    compared.save()
 
 
 def _matches(store: Store, contents: Sequence[str]) -> Edges:

@@ -42,12 +42,13 @@ export const ready = () => ask("ready");
 export const stats = () => ask("api/stats");
 export const refiners = () => ask("api/refiners");
 export const facets = () => ask("api/facets");
-export const browse = (after, limit, where, sort, signal) => {
+export const browse = (after, limit, where, sort, month = null) => {
   const query = optionsQuery({ where });
+  if (month !== null) query.set("month", month || "undated");
   query.set("sort", sort);
   query.set("after", after);
   query.set("limit", limit);
-  return ask(`api/images?${query}`, { signal });
+  return ask(`api/images?${query}`);
 };
 export const months = (where) => ask(`api/months?${optionsQuery({ where })}`);
 export const sets = (kind) => ask(`api/${kind}?limit=200`);

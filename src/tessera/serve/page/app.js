@@ -6,8 +6,10 @@ import { BoxEditor } from "./box.js";
 import { Filters } from "./filters.js";
 import { Grid } from "./grid.js";
 import { LargeDialog } from "./large.js";
-import { sentence, tell } from "./notice.js";
+import { plural, sentence, tell } from "./notice.js";
 import { OrganiseView } from "./organise.js";
+import { Selection } from "./selection.js";
+import { Timeline } from "./timeline.js";
 import * as uploads from "./uploads.js";
 import { WhyDialog } from "./why.js";
 
@@ -21,18 +23,26 @@ const WELCOME = byTouch
   ? "Choose a picture, or tap one below, to find the same place or object."
   : "Drop, paste or choose a picture, or open one below, to find the same place or object.";
 
-let state = { view: "", sort: "added", query: null, box: null, k: 20, where: [], expand: "", rerank: "", why: null };
+let usualSort = "added"; // by date where most pictures have one
+let state = { view: "", sort: usualSort, query: null, box: null, k: 20, where: [], expand: "", rerank: "", why: null };
 let hits = [];
 let size = null; // of the query picture, in the pixels that the service counts boxes in
 let pending = null; // the search under way
 let turning = null; // the page of the gallery under way
 let showing = null; // the last call of show(); an earlier one that wakes up later must not go on
 let blobUrl = null;
+let known = null; // the months of the whole gallery, just asked for
 let answered = null; // the query whose results are on the page
 
-const plural = (count, what) => `${count.toLocaleString()} ${what}${count === 1 ? "" : "s"}`;
+const countDated = (months) => months.reduce((sum, { images }) => sum + images, 0);
 
-const grid = new Grid(element("grid"), (hit, tile) => (hit.score === undefined ? large.show(hit, tile) : openWhy(hit, tile)));
+const grid = new Grid(element("grid"), (hit, tile) => {
+  if (hit.score !== undefined) return openWhy(hit, tile);
+  if (timeline.sections.length) hits = timeline.shown();
+  large.show(hit, tile);
+});
+const timeline = new Timeline({ fill: (room, images) => grid.append(images, undefined, room), fail });
+const selection = new Selection(element("results"));
 const organise = new OrganiseView({
   open: (image, all, tile) => {
     hits = all;
@@ -64,7 +74,7 @@ const why = new WhyDialog(
 function address({ why: open = state.why } = {}) {
   const query = new URLSearchParams();
   if (state.view) query.set("view", state.view);
-  if (state.sort !== "added") query.set("sort", state.sort);
+  if (state.sort !== usualSort) query.set("sort", state.sort);
   if (state.query?.id !== undefined) query.set("image", state.query.id);
   if (state.query?.upload !== undefined) query.set("upload", state.query.upload);
   if (state.box) query.set("box", state.box.map((value) => value.toFixed(4)).join(","));
@@ -91,7 +101,7 @@ function readAddress() {
   const chosen = (id) => [...element(id).options].map(({ value }) => value).find((value) => value === query.get(id)) ?? "";
   state = {
     view: ["groups", "duplicates"].includes(query.get("view")) ? query.get("view") : "",
-    sort: chosen("sort") || "added",
+    sort: chosen("sort") || usualSort,
     query: null,
     box: boxFrom(query.get("box")),
     k: Number(query.get("k")) || 20,
@@ -140,6 +150,9 @@ function start(query) {
 async function show(note = "") {
   const mine = (showing = Symbol());
   tell(note);
+  selection.set(false);
+  document.body.classList.toggle("organising", Boolean(state.view));
+  timeline.hide();
   if (![...element("k").options].some((option) => Number(option.value) === state.k)) element("k").append(new Option(state.k));
   for (const id of ["k", "expand", "rerank"]) element(id).value = state[id];
   filters.show(state.where);
@@ -193,8 +206,8 @@ function arrange(changes) {
 
 const without = (start) => state.where.filter((filter) => !filter.startsWith(start));
 
-async function offerMonths() {
-  const { months } = await api.months(without("date="));
+async function offerMonths(months) {
+  if (state.where.some((filter) => filter.startsWith("date="))) ({ months } = await api.months(without("date=")));
   element("month-label").hidden = months.length < 2;
   const chosen = state.where.find((filter) => filter.startsWith("date="))?.slice(5) ?? "";
   element("month").replaceChildren(new Option("all", ""), ...months.map(({ month, images }) => new Option(`${month} (${images})`, month, false, month === chosen)));
@@ -265,15 +278,40 @@ async function browse(fresh) {
   if (turning && !fresh) return;
   const mine = (turning = Symbol());
   answered = null;
+  if (fresh && ["newest", "oldest"].includes(state.sort)) return browseMonths(mine);
   try {
-    const answer = await api.browse(fresh ? 0 : hits.at(-1).id, PAGE, state.where, state.sort);
+    const [answer, { months }] = await Promise.all([
+      api.browse(fresh ? 0 : hits.at(-1).id, PAGE, state.where, state.sort),
+      fresh ? api.months(state.where) : {},
+    ]);
     if (turning !== mine || state.query || state.view) return;
-    if (fresh) offerMonths().catch(fail);
+    if (fresh) offerMonths(months).catch(fail);
     hits = fresh ? answer.images : hits.concat(answer.images);
     if (fresh) grid.replace(hits);
     else grid.append(answer.images);
     element("more").hidden = answer.next === null;
     welcome(answer.total);
+  } catch (error) {
+    if (turning === mine) fail(error);
+  } finally {
+    if (turning === mine) turning = null;
+  }
+}
+
+/** The gallery by date: as tall as it is from the start, so that any month is one step away. */
+async function browseMonths(mine) {
+  try {
+    const { where, sort } = state;
+    const { months, undated } = (!where.length && known) || (await api.months(where));
+    known = null; // they were of the page's first moment
+    if (turning !== mine || state.query || state.view) return;
+    offerMonths(months).catch(fail);
+    hits = [];
+    grid.replace(hits);
+    element("more").hidden = true;
+    const dated = sort === "oldest" ? months.toReversed() : months;
+    timeline.show(undated ? [...dated, { month: "", images: undated }] : dated, (month, after, limit) => api.browse(after, limit, where, sort, month));
+    welcome(undated + countDated(months));
   } catch (error) {
     if (turning === mine) fail(error);
   } finally {
@@ -487,14 +525,15 @@ async function begin() {
   clearTimeout(waitForService.timer);
   try {
     await Promise.all([uploads.load(), takeKey()]);
-    await waitUntilReady();
-    const stats = await api.stats();
+    const [stats, months] = await onceReady(() => Promise.all([api.stats(), api.months([]), offerRefiners()]));
+    known = months;
+    usualSort = countDated(months.months) > months.undated ? "newest" : "added";
     document.body.dataset.gallery = stats.gallery;
     element("add").hidden = !stats.writable;
     element("large-path").hidden = !stats.own_machine;
     element("large-reveal").hidden = !stats.reveals;
     element("count").textContent = plural(stats.images, "picture");
-    await Promise.all([filters.load(), offerRefiners()]);
+    filters.load().catch(fail); // pictures do not wait for it
     await show(readAddress());
   } catch (error) {
     fail(error);
@@ -508,6 +547,19 @@ async function offerRefiners() {
     const offered = refiners.filter(({ stage, available }) => stage === id && available);
     const options = offered.map(({ label, name, summary }) => Object.assign(new Option(label, name), { title: summary }));
     element(id).replaceChildren(new Option("none", ""), ...options);
+  }
+}
+
+/** What `ask` gives; where the gallery is still loading, when it has loaded. */
+async function onceReady(ask) {
+  for (;;) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (error.status !== 503) throw error;
+      await waitUntilReady();
+      await new Promise((resume) => setTimeout(resume, 200));
+    }
   }
 }
 

@@ -9,15 +9,11 @@ export const describe = (hit) => plainText(hit).join(" · ");
 const wasVerified = (hit) => (hit.verified ?? null) !== null || (hit.inliers ?? null) !== null;
 const isCertain = (hit) => hit.verified ?? hit.inliers > 0;
 
+/** Width to height of a picture's tile. */
+export const tileRatio = ({ width, height }) => Math.min(3, Math.max(0.4, width / height || 1));
+
 function heading(text, warns = false) {
   return Object.assign(document.createElement("h2"), { className: warns ? "section none" : "section", textContent: text });
-}
-
-/** The next tile in a direction, past headings. */
-function sibling(tile, step) {
-  let other = tile[step];
-  while (other && !other.classList.contains("tile")) other = other[step];
-  return other;
 }
 
 export class Grid {
@@ -26,7 +22,7 @@ export class Grid {
     this.element = element;
     this.open = open;
     element.addEventListener("keydown", (event) => {
-      const next = neighbour(event.target, event.key);
+      const next = neighbour([...element.querySelectorAll(".tile")], event.target, event.key);
       if (!next) return;
       event.preventDefault();
       next.focus();
@@ -40,11 +36,13 @@ export class Grid {
     this.append(hits, ownId);
   }
 
-  append(hits, ownId) {
+  /** room: where in the grid. */
+  append(hits, ownId, room = this.element) {
     const tiles = (some) => some.map((hit) => this.#tile(hit, hits.length, hit.id === ownId));
-    if (!hits.some(wasVerified)) return this.element.append(...tiles(hits));
+    if (!hits.some(wasVerified)) return room.append(...tiles(hits));
     const [certain, others] = [hits.filter(isCertain), hits.filter((hit) => !isCertain(hit))];
-    this.element.append(heading(certain.length ? "Verified" : "Nothing certain", !certain.length), ...tiles(certain));
+    const filler = Object.assign(document.createElement("i"), { className: "filler" }); // one hit is no wider for being alone
+    this.element.append(heading(certain.length ? "Verified" : "Nothing certain", !certain.length), ...tiles(certain), filler);
     if (others.length) this.element.append(heading(certain.length ? "Less certain" : "The most alike"), ...tiles(others));
   }
 
@@ -58,15 +56,14 @@ export class Grid {
     button.className = "tile";
     button.dataset.id = hit.id;
     button.dataset.name = hit.name;
-    const ratio = Math.min(3, Math.max(0.4, hit.width / hit.height || 1));
-    button.style.setProperty("--ratio", ratio.toFixed(3));
+    button.style.setProperty("--ratio", tileRatio(hit).toFixed(3));
     const picture = document.createElement("img");
     picture.loading = "lazy";
     picture.decoding = "async";
     picture.alt = "";
     picture.addEventListener("error", () => button.classList.add("gone"));
     picture.src = thumbnailUrl(hit.id);
-    button.append(picture);
+    button.append(picture, Object.assign(document.createElement("span"), { className: "check" }));
     button.title = plainText(hit).join("\n");
     button.addEventListener("click", () => this.open(hit, button));
     if (hit.score === undefined) {
@@ -84,15 +81,17 @@ export class Grid {
 }
 
 /** The tile that an arrow key leads to: the next in the row, or the nearest one of the next row. */
-function neighbour(tile, key) {
-  if (key === "ArrowRight") return sibling(tile, "nextElementSibling");
-  if (key === "ArrowLeft") return sibling(tile, "previousElementSibling");
+function neighbour(tiles, tile, key) {
+  const at = tiles.indexOf(tile);
+  if (at < 0) return null;
+  if (key === "ArrowRight") return tiles[at + 1];
+  if (key === "ArrowLeft") return tiles[at - 1];
   if (key !== "ArrowDown" && key !== "ArrowUp") return null;
   const { top, left, width } = tile.getBoundingClientRect();
-  const step = key === "ArrowDown" ? "nextElementSibling" : "previousElementSibling";
+  const others = key === "ArrowDown" ? tiles.slice(at + 1) : tiles.slice(0, at).reverse();
   let best = null;
   let row = null;
-  for (let other = sibling(tile, step); other; other = sibling(other, step)) {
+  for (const other of others) {
     const frame = other.getBoundingClientRect();
     if (Math.abs(frame.top - top) < 2) continue;
     row ??= frame.top;

@@ -5,6 +5,19 @@ import { tell } from "./notice.js";
 
 const element = (id) => document.getElementById(id);
 
+/** What is known of a picture, in words. */
+function facts({ width, height, metadata }) {
+  const { date, latitude, longitude, ...others } = metadata ?? {};
+  const day = /^\d{4}-\d\d-\d\d/.test(date) ? new Date(date.length === 10 ? `${date}T00:00` : date) : NaN; // as the camera's clock had it
+  const said = isNaN(day) ? date : day.toLocaleString(undefined, date.length === 10 ? { dateStyle: "long" } : { dateStyle: "long", timeStyle: "short" });
+  return Object.entries({
+    size: width ? `${width} × ${height}` : undefined,
+    date: said,
+    place: latitude !== undefined && longitude !== undefined ? `${latitude}, ${longitude}` : undefined,
+    ...others,
+  }).filter(([, value]) => (value ?? "") !== "");
+}
+
 export class LargeDialog {
   /** neighbour(hit, by): the picture before or after; search(id): begin a search with it. */
   constructor({ neighbour, search }) {
@@ -53,19 +66,23 @@ export class LargeDialog {
     element("large-previous").disabled = !this.neighbour(hit, -1);
     element("large-next").disabled = !this.neighbour(hit, 1);
     Object.assign(element("large-download"), { href: originalUrl(hit.id), download: hit.name });
-    const facts = [hit.width ? ["size", `${hit.width} × ${hit.height}`] : null, ...Object.entries(hit.metadata ?? {})];
-    element("large-facts").replaceChildren(...facts.filter(Boolean).flatMap(([name, value]) => [
-      Object.assign(document.createElement("dt"), { textContent: name }),
-      Object.assign(document.createElement("dd"), { textContent: String(value) }),
-    ]));
+    element("large-facts").replaceChildren();
+    for (const [name, value] of facts(hit)) this.#fact(name, value);
+    if (!element("large-path").hidden && !hit.metadata?.folder) this.#showFolder(hit);
     if (!this.dialog.open) this.dialog.showModal();
     element("large-search").focus();
+  }
+
+  /** Where the file lies, for whoever sits at the machine that it lies on. */
+  async #showFolder(hit) {
+    const { path: text } = await path(hit.id).catch(() => ({ path: "" }));
+    if (text && this.hit === hit) this.#fact("folder", text.slice(0, text.lastIndexOf("/")) || "/");
   }
 
   #fact(name, value) {
     element("large-facts").append(
       Object.assign(document.createElement("dt"), { textContent: name }),
-      Object.assign(document.createElement("dd"), { textContent: value }),
+      Object.assign(document.createElement("dd"), { textContent: String(value) }),
     );
   }
 

@@ -1,5 +1,7 @@
 // What the page has to say, and what went wrong.
 
+export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString()} ${count === 1 ? one : many}`;
+
 /** A sentence of the service's as nodes; `words in backticks` are commands. */
 export function sentence(text) {
   return (text.charAt(0).toUpperCase() + text.slice(1)).split("`").map((part, index) => {

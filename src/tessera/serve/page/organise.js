@@ -1,7 +1,7 @@
 // Groups and copies as views: what was found, finding more, and saying what does not belong together.
 
 import * as api from "./api.js";
-import { tell } from "./notice.js";
+import { plural, tell } from "./notice.js";
 
 const element = (id) => document.getElementById(id);
 const POLL_MS = 400;
@@ -67,8 +67,8 @@ export class OrganiseView {
       if (this.kind !== kind) return;
       this.list.replaceChildren(...(answer.groups.length ? answer.groups.map((group) => this.#set(kind, group)) : [make("p", { className: "hint", textContent: WORDS[kind].none })]));
       element("summary").textContent = kind === "groups"
-        ? `${answer.images.toLocaleString()} pictures in ${answer.total.toLocaleString()} groups`
-        : `${answer.copies.toLocaleString()} copies of ${answer.total.toLocaleString()} pictures, ${megabytes(answer.bytes)}`;
+        ? `${plural(answer.images, "picture")} in ${plural(answer.total, "group")}`
+        : `${plural(answer.copies, "copy", "copies")} of ${plural(answer.total, "picture")}, ${megabytes(answer.bytes)}`;
     } catch (error) {
       tell(error.message);
     }
