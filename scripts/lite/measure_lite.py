@@ -6,7 +6,8 @@ Queries are the photos with a verified partner; positives the rest of its compon
 junk. The gallery is every photo of the role and, for test, of the val landmarks. Poolings are taken from the bare
 ImageNet backbone: plain, with PCA whitening fitted on every third photo of the train landmarks at the same size, and
 whitened as `lite` is, within the verified instances of all of them.
-A second figure counts by name. Poolings take most of the time and never change: --no-poolings leaves them out.
+A second figure counts by name. --labelled FOLDER adds a figure for each set of things there: every val photo is a query
+among all others and the photos above. Poolings take most of the time and never change: --no-poolings leaves them out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from closed_form import whiten_within
 from fit_lite import number_instances
 from numpy.typing import NDArray
-from photos import Photo, read_components, read_photos
+from photos import Photo, read_components, read_labelled, read_photos
 from torch import Tensor
 from torch.nn import functional as F
 from views import normalise
@@ -144,11 +145,26 @@ def score(
     }
 
 
+def score_sets(descriptors: Array, photos: Sequence[Photo]) -> dict[str, float]:
+    """Mean average precision in percent of every labelled set: a photo finds the others of its label among all."""
+    labels = np.array([photo.landmark for photo in photos])
+    figures: dict[str, list[float]] = defaultdict(list)
+    for query, photo in enumerate(photos):
+        same = labels == photo.landmark
+        if photo.landmark < 0 and same.sum() > 1:
+            order = np.argsort(-(descriptors @ descriptors[query]), kind="stable")
+            found = same[order[order != query]]
+            figures[photo.kind].append(average_precision(np.flatnonzero(found), int(found.sum())))
+    means = {key: round(100 * float(np.mean(values)), 2) for key, values in sorted(figures.items())}
+    return means | {"sets": round(float(np.mean([*means.values()])), 2)} if means else {}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundles", type=Path, nargs="*")
     parser.add_argument("--photos", type=Path, required=True)
     parser.add_argument("--components", type=Path, default=Path("results/lite/components.csv"))
+    parser.add_argument("--labelled", type=Path, help="a folder with labels.csv")
     parser.add_argument("--role", choices=["val", "test"], default="val")
     parser.add_argument("--sizes", type=int, nargs="+", default=[192, 256, 320, 384])
     parser.add_argument("--threads", type=int, default=2)
@@ -161,6 +177,8 @@ def main() -> None:
     shown = [
         photo for photo in everything if photo.role == options.role or (photo.role, options.role) == ("val", "test")
     ]
+    known = len(shown)
+    shown += read_labelled(options.labelled, role="val") if options.labelled else []
     training = [photo for photo in everything if photo.role == "train"]
     instances = number_instances(training, components)
     table: dict[str, dict[str, dict[str, float]]] = {}
@@ -176,12 +194,15 @@ def main() -> None:
                 for name, (dim, power) in WHITENINGS.items():
                     descriptors[f"{pooling} {name}"] = whiten(fitted_on[pooling][::3], values, dim, power)
                 descriptors[f"{pooling} instances"] = whiten_by_instances(fitted_on[pooling], values, instances)
-        rows = {name: score(values, shown, components, options.role) for name, values in descriptors.items()}
+        rows = {
+            name: score(values[:known], shown[:known], components, options.role) | score_sets(values, shown)
+            for name, values in descriptors.items()
+        }
         for bundle in map(str, options.bundles):
             for dim in (512, 256):
                 short = descriptors[bundle][:, :dim]
                 short = short / np.linalg.norm(short, axis=1, keepdims=True)
-                rows[f"{bundle} first {dim}"] = score(short, shown, components, options.role)
+                rows[f"{bundle} first {dim}"] = score(short[:known], shown[:known], components, options.role)
         table[str(size)] = rows
         options.output.write_text(json.dumps(table, indent=1) + "\n")
         print(f"{size} px: {time.time() - begin:.0f} s", flush=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -48,9 +49,18 @@ class Tuning:
 
 
 def tune_backbone(
-    network: GlobalNetwork, pictures: Sequence[Picture], instances: Labels, landmarks: Labels, tuning: Tuning, seed: int
+    network: GlobalNetwork,
+    pictures: Sequence[Picture],
+    instances: Labels,
+    landmarks: Labels,
+    tuning: Tuning,
+    seed: int,
+    checkpoints: Path | None = None,
 ) -> None:
-    """Change the backbone of a fitted network in place. Pictures are those of all photos, in memory."""
+    """Change the backbone of a fitted network in place. Pictures are those of all photos, in memory.
+
+    checkpoints: a folder for what the backbone would be if this were the end, every 40 steps.
+    """
     backbone = network.backbone
     assert isinstance(backbone, EfficientNetLite)
     network.eval().requires_grad_(False)  # norms keep their statistics
@@ -81,6 +91,10 @@ def tune_backbone(
         losses.append(loss.item())
         if (step + 1) % 20 == 0:
             print(f"step {step + 1} of {tuning.steps}: loss {np.mean(losses[-20:]):.3f}", flush=True)
+        if checkpoints and (step + 1) % 40 == 0:
+            state = deepcopy(average)
+            follow(state, start, tuning.kept)
+            torch.save(state, checkpoints / f"step-{step + 1}.pt")
     follow(average, start, tuning.kept)
     backbone.load_state_dict(average)
     network.requires_grad_(True)
