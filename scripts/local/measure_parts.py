@@ -140,12 +140,12 @@ def ask(gallery: Gallery, photos: list[Photo], queries: list[int]) -> Iterator[Q
             descriptor = picture.describe(view.snapshot, lambda: store.open_extractor(view.snapshot))
             features = parts.describe(picture, view)
             own, everything = int(own_ids[k]), SearchOptions(len(photos))
-            others = np.sort(own_ids[things != things[k]])
+            strangers = np.sort(own_ids[things != things[k]])
             hits = parts.search(view, descriptor, features, everything, None, own)
-            without = parts.search(view, descriptor, features, SearchOptions(SHOWN), others, own)
+            without = parts.search(view, descriptor, features, SearchOptions(SHOWN), strangers, own)
 
             def is_right(found: Any, thing: str = photos[k].thing) -> npt.NDArray[np.bool_]:
-                return np.array([thing_of[int(i)] == thing for i in found], bool)
+                return np.array([thing_of.get(int(i)) == thing for i in found], bool)
 
             right = is_right(hits.ids)
             others = {
@@ -195,7 +195,7 @@ def _ranks(query: Query, way: str, calibration: Calibration) -> npt.NDArray[np.i
 def fit_curve(asked: list[Query], calibration: Calibration) -> tuple[float, float]:
     """Slope and offset of the logistic curve over the best hits of every query, every set worth the same: Newton."""
     parts = [_shown(query, calibration) for query in asked]
-    sizes = defaultdict(int)
+    sizes: Counter[str] = Counter()
     for query, (scores, _) in zip(asked, parts, strict=True):
         sizes[query.set] += len(scores)
     scores, right = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
