@@ -25,6 +25,7 @@ Array = npt.NDArray[np.float64]
 FILE_NAME = "calibration.json"
 EVIDENCE = ("global", "local", "verified", "inliers", "agreement", "copy")
 VERIFIED_INLIERS = 8  # so many places agree for two pictures of strangers hardly ever
+VERIFIED_PROBABILITY = 0.5  # but of a few hundred candidates one may: it must be more likely than not, too
 _CHANCE_INLIERS = 4  # and so many often; in between they count in part
 _MOST_GLOBAL = 7.0  # deviations; beyond, a descriptor says little more
 _BEYOND = 0.05
