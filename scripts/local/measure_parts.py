@@ -5,7 +5,7 @@
 
 DATA holds `instances` and `gldv2-50`. All photos of the role make one gallery, in the folder WORK/ROLE, kept for the
 next run; gldv2-50's areas are distractors only. Each query is searched twice: leave one out, and with every photo of
-its thing taken out. Writes `map.csv`, `reliability.csv` and `certainty.csv`; `--fit` prints slope and offset. What was
+its thing taken out. Writes `map.csv`, `reliability.csv` and `certainty.csv`; `--fit` prints the curve. What was
 found is kept as well: `--again` judges it by other weights (`--weights`) without searching.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import json
 import pickle
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ from tessera.local.postings import aggregate_query
 Array = npt.NDArray[np.float64]
 SHOWN = 10  # hits of a query that the curve is about: what a person looks at
 BINS = 10
+KNOTS = 16
+LEAST_STEP = 0.001
+OUTERMOST = (-10.0, 0.0005), (30.0, 0.9995)  # no hits say what holds beyond the last knots
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,8 @@ def main() -> None:
         calibration = dataclasses.replace(calibration, weights=tuple(args.weights))
     write_map(asked, calibration, args.output / "map.csv")
     if args.fit:
-        slope, offset = fit_curve(asked, calibration)
-        print(f"slope {slope:.4f}, offset {offset:.4f}")
-        calibration = dataclasses.replace(calibration, slope=slope, offset=offset)
+        calibration = dataclasses.replace(calibration, curve=fit_curve(asked, calibration))
+        print(json.dumps({"curve": calibration.curve}))
     write_reliability(asked, calibration, args.output / "reliability.csv")
     write_certainty(asked, calibration, args.output / "certainty.csv")
 
@@ -140,12 +143,12 @@ def ask(gallery: Gallery, photos: list[Photo], queries: list[int]) -> Iterator[Q
             descriptor = picture.describe(view.snapshot, lambda: store.open_extractor(view.snapshot))
             features = parts.describe(picture, view)
             own, everything = int(own_ids[k]), SearchOptions(len(photos))
-            others = np.sort(own_ids[things != things[k]])
+            strangers = np.sort(own_ids[things != things[k]])
             hits = parts.search(view, descriptor, features, everything, None, own)
-            without = parts.search(view, descriptor, features, SearchOptions(SHOWN), others, own)
+            without = parts.search(view, descriptor, features, SearchOptions(SHOWN), strangers, own)
 
             def is_right(found: Any, thing: str = photos[k].thing) -> npt.NDArray[np.bool_]:
-                return np.array([thing_of[int(i)] == thing for i in found], bool)
+                return np.array([thing_of.get(int(i)) == thing for i in found], bool)
 
             right = is_right(hits.ids)
             others = {
@@ -192,22 +195,29 @@ def _ranks(query: Query, way: str, calibration: Calibration) -> npt.NDArray[np.i
     return np.flatnonzero(query.right[np.argsort(-calibration.scores(query.evidence), kind="stable")])
 
 
-def fit_curve(asked: list[Query], calibration: Calibration) -> tuple[float, float]:
-    """Slope and offset of the logistic curve over the best hits of every query, every set worth the same: Newton."""
+def fit_curve(asked: list[Query], calibration: Calibration) -> tuple[tuple[float, float], ...]:
+    """The curve over the best hits of every query, every set worth the same: means of KNOTS parts, made to rise."""
     parts = [_shown(query, calibration) for query in asked]
-    sizes = defaultdict(int)
+    sizes: Counter[str] = Counter()
     for query, (scores, _) in zip(asked, parts, strict=True):
         sizes[query.set] += len(scores)
-    scores, right = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+    scores, right = (np.concatenate([part[side] for part in parts]).astype(np.float64) for side in (0, 1))
     weights = np.concatenate([np.full(len(s), 1 / sizes[q.set]) for q, (s, _) in zip(asked, parts, strict=True)])
-    design = np.column_stack([scores, np.ones(len(scores))])
-    curve = np.array([0.4, -4.0])
-    for _ in range(50):
-        chance = 1 / (1 + np.exp(-design @ curve))
-        slope = design.T @ (weights * (right - chance))
-        curvature = (design * (weights * chance * (1 - chance))[:, None]).T @ design
-        curve = curve + np.linalg.solve(curvature + 1e-9 * np.eye(2), slope)
-    return float(curve[0]), float(curve[1])
+    order = np.argsort(scores, kind="stable")
+    scores, right, weights = scores[order], right[order], weights[order]
+    bins = np.minimum(np.cumsum(weights) / weights.sum() * KNOTS, KNOTS - 1).astype(int)
+    knots = [float(np.average(scores[bins == k], weights=weights[bins == k])) for k in range(KNOTS)]
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, knots: neighbours that fall are joined
+    for k in range(KNOTS):
+        blocks.append((float(np.average(right[bins == k], weights=weights[bins == k])), weights[bins == k].sum(), 1))
+        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
+            (mean, weight, count), (before, weight_before, count_before) = blocks.pop(), blocks.pop()
+            joined = weight + weight_before
+            blocks.append(((mean * weight + before * weight_before) / joined, joined, count + count_before))
+    chances = [mean for mean, _, count in blocks for _ in range(count)]
+    level = np.arange(KNOTS) * LEAST_STEP  # a better hit is a little more likely, even where training cannot tell
+    curve = [(round(x, 3), round(float(p), 4)) for x, p in zip(knots, np.array(chances) + level, strict=True)]
+    return (OUTERMOST[0], *curve, OUTERMOST[1])
 
 
 def _shown(query: Query, calibration: Calibration) -> tuple[Array, npt.NDArray[np.bool_]]:

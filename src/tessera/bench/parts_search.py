@@ -175,7 +175,7 @@ def measure_search(path: Path, pictures: Sequence[Path]) -> dict[str, Any]:
             started = time.perf_counter()
             answer = gallery.search(picture)
             taken.append(time.perf_counter() - started)
-            verified.append(sum(hit.verified for hit in answer))
+            verified.append(sum(bool(hit.verified) for hit in answer))
         parts = gallery._store.postings
         features = CompactFeatures.from_bytes(_any_features(gallery))
         with gallery._store.pin() as view:

@@ -1,8 +1,8 @@
 """From scores and inliers to one score that ranks, and to the probability that two images show the same thing.
 
 Scores are standardised first, by how the strangers of the query score, so that they mean the same in any collection.
-A few weights, chosen on validation photos, make one score of the evidence; a logistic curve over it, fitted on pairs
-of training photos, makes a probability of the score and leaves the order as it is (Platt, 1999).
+A few weights, chosen on validation photos, make one score of the evidence; a curve over it that only rises, fitted on
+pairs of training photos, makes a probability of the score (isotonic regression; Zadrozny and Elkan, 2002).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ Array = npt.NDArray[np.float64]
 FILE_NAME = "calibration.json"
 EVIDENCE = ("global", "local", "verified", "inliers", "agreement", "copy")
 VERIFIED_INLIERS = 8  # so many places agree for two pictures of strangers hardly ever
+VERIFIED_PROBABILITY = 0.5  # but of a few hundred candidates one may: it must be more likely than not, too
 _CHANCE_INLIERS = 4  # and so many often; in between they count in part
 _MOST_GLOBAL = 7.0  # deviations; beyond, a descriptor says little more
 _BEYOND = 0.05
@@ -67,20 +68,23 @@ class Background:
 class Calibration:
     """weights: of EVIDENCE in the score. local_weight: of the local score before anything is verified.
 
-    slope, offset: of the logistic curve. certain: the probability from which on an answer is called certain.
+    curve: pairs of a score and its probability, both rising, with straight lines in between. certain: the probability
+    from which on an answer is called certain.
     """
 
     weights: tuple[float, ...] = (0.7, 0.4, 1.5, 3.0, 1.0, 25.0)
     local_weight: float = 0.5
-    slope: float = 0.385
-    offset: float = -3.68
-    certain: float = 0.3
+    curve: tuple[tuple[float, float], ...] = ((2.0, 0.02), (5.5, 0.58), (10.0, 0.6), (22.0, 0.97))
+    certain: float = 0.65
     background: Background = field(default_factory=Background)
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if len(self.weights) != len(EVIDENCE) or not self.slope > 0:
-            raise ConfigError(f"a calibration has {len(EVIDENCE)} weights and a slope above 0: {self}")
+        if len(self.weights) != len(EVIDENCE):
+            raise ConfigError(f"a calibration has {len(EVIDENCE)} weights: {self}")
+        steps = np.diff(np.array(self.curve, np.float64), axis=0)
+        if len(self.curve) < 2 or (steps[:, 0] <= 0).any() or (steps[:, 1] <= 0).any():
+            raise ConfigError(f"a calibration's curve only rises: {self.curve}")
 
     def fuse(self, global_z: Vector, local_z: Vector) -> Vector:
         return np.asarray(global_z + self.local_weight * local_z, np.float32)
@@ -114,7 +118,8 @@ class Calibration:
         return np.asarray(evidence @ np.array(self.weights))
 
     def probabilities(self, scores: Array) -> Array:
-        return np.asarray(1 / (1 + np.exp(-(self.slope * scores + self.offset))))
+        knots = np.array(self.curve, np.float64)
+        return np.asarray(np.interp(scores, knots[:, 0], knots[:, 1]))
 
 
 @cache

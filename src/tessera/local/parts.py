@@ -98,7 +98,8 @@ class PartsModel:
 
         if not len(descriptors):
             return np.zeros((0, nearest), np.int64)
-        probes = faiss.SearchParametersIVF(nprobe=nprobe)
+        probes: Any = faiss.SearchParametersIVF()
+        probes.nprobe = nprobe
         asked = np.ascontiguousarray(descriptors, np.float32)
         return np.asarray(self._quantiser.search(asked, nearest, params=probes)[1])
 

@@ -25,7 +25,7 @@ from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.search.search_options import SearchOptions
 from tessera.gallery.store import Store
 from tessera.gallery.view import View
-from tessera.local.calibration import VERIFIED_INLIERS
+from tessera.local.calibration import VERIFIED_INLIERS, VERIFIED_PROBABILITY
 
 Scores = npt.NDArray[np.float32]
 
@@ -94,7 +94,7 @@ class Searcher:
         options: SearchOptions,
         milliseconds: dict[str, float],
     ) -> SearchResult:
-        hits = _judged_hits(judged, found.records, options, self._parts.calibration.certain)
+        hits = _judged_hits(judged, found.records, options)
         certain = bool(len(judged.ids)) and float(judged.probabilities[0]) >= self._parts.calibration.certain
         notes = [*query.notes, *found.notes]
         if not certain:
@@ -231,7 +231,7 @@ def _hits(scores: Scores, ids: Ids, records: dict[int, Record]) -> list[Hit]:
     ]
 
 
-def _judged_hits(judged: Judged, records: dict[int, Record], options: SearchOptions, certain: float) -> list[Hit]:
+def _judged_hits(judged: Judged, records: dict[int, Record], options: SearchOptions) -> list[Hit]:
     """Hits with what was found out about each. A few places may agree by chance: the rest must speak for it, too."""
     hits: list[Hit] = []
     for row, image_id in enumerate(judged.ids[: options.k].tolist()):
@@ -250,7 +250,7 @@ def _judged_hits(judged: Judged, records: dict[int, Record], options: SearchOpti
                 record.width,
                 record.height,
                 probability,
-                inliers >= VERIFIED_INLIERS and probability >= certain,
+                inliers >= VERIFIED_INLIERS and probability >= VERIFIED_PROBABILITY,
                 {"global": float(judged.cosines[row]), "local": float(judged.local_scores[row])},
             )
         )
