@@ -30,13 +30,13 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
 from tessera.gallery.gallery import DescribedImage, Gallery
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "photos"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-VIEW = {"width": 1280, "height": 850}
+VIEW: ViewportSize = {"width": 1280, "height": 850}
 SCROLL_S = 20
 # From the start of the navigation: the first picture that has come, and the last moment in which a click would wait.
 WATCH = """

@@ -102,7 +102,12 @@ def search(page: Page, address: str) -> None:
 
 def take_all(browser: Browser, address: str, folder: Path) -> None:
     def open_page(**options: Any) -> Page:
-        view = {"viewport": {"width": 1280, "height": 820}, "reduced_motion": "reduce", "bypass_csp": True} | options
+        view: dict[str, Any] = {
+            "viewport": {"width": 1280, "height": 820},
+            "reduced_motion": "reduce",
+            "bypass_csp": True,
+        }
+        view |= options
         page = browser.new_context(**view).new_page()
         page.set_default_timeout(120_000)
         return page

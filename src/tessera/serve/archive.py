@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tessera.serve.problems import ProblemError
 
@@ -60,6 +60,7 @@ def write_table(service: GalleryService, ids: Sequence[int]) -> str:
     """A CSV with a row a picture: its path if that is for the reader to know, else id and name; then its metadata."""
     images = [service.image(image_id) for image_id in ids]
     keys = sorted({key for image in images for key in image["metadata"]})
+    named: dict[str, list[Any]]
     if service.settings.is_own_machine:
         named = {"path": [service.path(image_id) for image_id in ids]}
     else:

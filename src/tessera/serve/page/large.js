@@ -80,10 +80,12 @@ export class LargeDialog {
   }
 
   #fact(name, value) {
-    element("large-facts").append(
+    const fact = document.createElement("div");
+    fact.append(
       Object.assign(document.createElement("dt"), { textContent: name }),
       Object.assign(document.createElement("dd"), { textContent: String(value) }),
     );
+    element("large-facts").append(fact);
   }
 
   /** Fit to the screen, or the picture's own pixels, around the place that was clicked. */
