@@ -171,7 +171,7 @@ def hnsw_of(codes: str) -> Make:
     def make(count: int, dim: int) -> Any:
         import faiss
 
-        index = faiss.index_factory(dim, f"HNSW32,{codes}")
+        index: Any = faiss.index_factory(dim, f"HNSW32,{codes}")
         index.hnsw.efSearch = 200
         return index
 
@@ -187,7 +187,7 @@ def fast_scan(axes: int, *, lists: bool = False, opq: bool = False) -> Make:
         kept = min(axes, dim // 2 * 2)
         turn = f"OPQ{kept // 2}_{kept}" if opq else f"PCA{kept}"
         inner = f"IVF{num_lists(count)}," if lists else ""
-        index = faiss.index_factory(dim, f"{turn},{inner}PQ{kept // 2}x4fs")
+        index: Any = faiss.index_factory(dim, f"{turn},{inner}PQ{kept // 2}x4fs")
         if opq:  # its own default, 50 rounds for 8 bits, takes an hour for 1024 dimensions
             transform: Any = faiss.downcast_VectorTransform(index.chain.at(0))
             transform.niter, transform.max_train_points = 8, 16384

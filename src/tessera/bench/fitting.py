@@ -68,9 +68,9 @@ def fit_groups(fit: Fit, descriptors: Float32s, photos: npt.NDArray[np.int64]) -
         apart.append(float(np.sort(cosines[~same])[-min(_SCENE_RANK, (~same).sum())]))
         same[row] = False
         together.extend(cosines[same].tolist())
-    found = {"group_cosines": together, "scene_cosines": apart}
     at = np.linspace(0, 1, _QUANTILES)
-    return replace(fit, **{name: tuple(np.quantile(values, at).round(5).tolist()) for name, values in found.items()})
+    group, scene = (tuple(np.quantile(values, at).round(5).tolist()) for values in (together, apart))
+    return replace(fit, group_cosines=group, scene_cosines=scene)
 
 
 def describe_crops(photos: Path, *, model: str, limit: int, size: int, seed: int = 0) -> tuple[Float32s, str]:

@@ -265,6 +265,7 @@ PEERS: dict[str, Callable[[], Competitor]] = {
     "faiss PCA256 fast-scan refined": lambda: RefinedPeer(faiss_peers.fast_scan(256)),
     "faiss PCA128 fast-scan refined": lambda: RefinedPeer(faiss_peers.fast_scan(128)),
     "faiss OPQ fast-scan refined": lambda: RefinedPeer(faiss_peers.fast_scan(256, opq=True)),
+    "faiss OPQ128 fast-scan refined": lambda: RefinedPeer(faiss_peers.fast_scan(128, opq=True)),
     "faiss IVF fast-scan refined": lambda: RefinedPeer(faiss_peers.fast_scan(256, lists=True), lists=True),
     "faiss RaBitQ refined": lambda: RefinedPeer(faiss_peers.rabitq),
     "faiss IVF-RaBitQ refined": lambda: RefinedPeer(faiss_peers.ivf_rabitq, lists=True),

@@ -126,8 +126,9 @@ class Synthesis:
         scenes = rng.standard_normal((-(-count // _PLACES_A_SCENE), self.dim), dtype=np.float32)
         among = self._shares(self.fit.scene_cosines) / np.median(self._shares(self.fit.group_cosines))
         share = _draw(np.clip(among, 0.0, 0.999), count, rng)
-        mixed: Float32s = np.sqrt(1 - share) * places + np.sqrt(share) * scenes[np.arange(count) // _PLACES_A_SCENE]
-        return mixed
+        places *= np.sqrt(1 - share)
+        places += np.sqrt(share) * scenes[np.arange(count) // _PLACES_A_SCENE]
+        return places
 
     def write(self, path: Path) -> Float16s:
         """Write the gallery as fp16 to a file and map it: a million need two gigabytes of disk, not of memory."""

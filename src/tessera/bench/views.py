@@ -9,7 +9,7 @@ python -m tessera.bench.views PHOTOS... -o FOLDER [--limit 100000]
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +64,7 @@ def _window(photo: Image.Image, share: float, left: float, top: float) -> Image.
 
 def _altered(photo: Image.Image, rng: np.random.Generator) -> Image.Image:
     """One or two of what happens to copies: light, colour, blur, compression, a mirror, a few degrees of turn."""
-    ways = {
+    ways: dict[str, Callable[[Image.Image], Image.Image]] = {
         "light": lambda picture: ImageEnhance.Brightness(picture).enhance(rng.uniform(0.6, 1.5)),
         "contrast": lambda picture: ImageEnhance.Contrast(picture).enhance(rng.uniform(0.6, 1.5)),
         "colour": lambda picture: ImageEnhance.Color(picture).enhance(rng.uniform(0.0, 1.8)),
