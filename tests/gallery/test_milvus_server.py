@@ -73,7 +73,7 @@ def names(gallery: tessera.Gallery, query: Path, **options: Any) -> list[str]:
     return [Path(hit.path).name for hit in gallery.search(query, 100, by="global", **options)]
 
 
-def run_cli(*words: str | Path, wait_s: float = 60) -> subprocess.CompletedProcess[str]:
+def run_cli(*words: str | Path, wait_s: float = 300) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tessera.cli.main", *map(str, words)],
         capture_output=True, text=True, check=False, timeout=600,
@@ -252,7 +252,11 @@ def test_killed_at_random_moments_no_image_is_lost_and_none_doubled(
         for i in range(150):
             painter(folder / f"{i}.png", 1000 * turn + i)
         command = [sys.executable, "-m", "tessera.cli.main", "index", folder, "-g", gallery, "--engine", engine]
-        running = subprocess.Popen([*map(str, command), "--model", str(small_bundle)], stderr=subprocess.PIPE)
+        running = subprocess.Popen(
+            [*map(str, command), "--model", str(small_bundle)],
+            stderr=subprocess.PIPE,
+            env={**os.environ, milvus_connection.WAIT_VARIABLE: "300"},
+        )
         if turn % 2 == 0:  # while it sends; else at any moment
             wait_for(
                 lambda turn=turn, running=running: running.poll() is not None or stored(gallery) >= 150 * (turn + 1)
