@@ -7,6 +7,7 @@ server is then run directly, since the package's launcher takes another port whe
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -83,6 +84,7 @@ class MilvusServer:
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
 
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs every try with its trace
         assert self._process is not None
         give_up = time.monotonic() + _READY_S
         while True:

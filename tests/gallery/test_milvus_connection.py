@@ -20,6 +20,7 @@ RECOVERING = (
     "failed to search: node not found[node=2]: stack trace: /go/pkg/tracer/stack_trace.go:51\nmain.go:3",
 )
 NOT_LOADED = (101, "failed to search: collection not loaded[collection=470548517576507550]")
+UNRECOVERABLE = (65535, "unrecoverable error")  # of one that had recovered a second later
 FULL = (9, "quota exceeded[reason=disk quota exceeded, please allocate more resources]")
 WRONG = (65535, "failed to create query plan: cannot parse expression: year >, error: line 1:6 mismatched input")
 
@@ -50,7 +51,7 @@ def failing(times: int, code: int, message: str) -> tuple[Callable[[Any], str], 
     return act, tries
 
 
-@pytest.mark.parametrize("error", [DOWN, RECOVERING, NOT_LOADED])
+@pytest.mark.parametrize("error", [DOWN, RECOVERING, NOT_LOADED, UNRECOVERABLE])
 def test_what_passes_is_tried_again(connection: MilvusConnection, error: tuple[int, str]) -> None:
     act, tries = failing(2, *error)
     assert connection.call(act, collection="photos") == "done"
@@ -88,6 +89,20 @@ def test_what_waiting_does_not_help_is_said_at_once(
     with pytest.raises(kind, match=sentence):
         connection.call(act)
     assert len(tries) == 1
+
+
+def test_what_milvus_has_not_said_is_not_translated(connection: MilvusConnection) -> None:
+    def act(_: Any) -> None:
+        raise TypeError("a mistake in the program")
+
+    with pytest.raises(TypeError, match="a mistake"):
+        connection.call(act)
+    with pytest.raises(GalleryError, match="refused: no such address"):
+        connection.call(lambda _: _refuse())
+
+
+def _refuse() -> None:
+    raise exceptions.ConnectionConfigException(message="no such address")
 
 
 def test_a_wait_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tessera
 from tessera.errors import EngineUnavailableError, GalleryError, GalleryMismatchError
 from tessera.gallery.catalog.filters import parse_where
 from tessera.gallery.engines import milvus_connection
+from tessera.gallery.gallery import DescribedImage
 
 pytest.importorskip("pymilvus")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -71,7 +73,7 @@ def names(gallery: tessera.Gallery, query: Path, **options: Any) -> list[str]:
     return [Path(hit.path).name for hit in gallery.search(query, 100, by="global", **options)]
 
 
-def run_cli(*words: str | Path, wait_s: float = 60) -> subprocess.CompletedProcess[str]:
+def run_cli(*words: str | Path, wait_s: float = 300) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tessera.cli.main", *map(str, words)],
         capture_output=True, text=True, check=False, timeout=600,
@@ -122,6 +124,24 @@ def test_a_server_answers_as_faiss_does_with_filters_pushed_down(
 
 def test_a_server_filters_as_the_catalogue_does(engine: str, compare_filters: Callable[[str], int]) -> None:
     assert compare_filters(engine) > 500
+
+
+def test_an_approximate_index_is_searched_with_the_effort_that_its_recall_asks_for(
+    tmp_path: Path, small_bundle: Path, engine: str
+) -> None:
+    generator = np.random.default_rng(4)
+    rows = generator.normal(size=(2000, 16))
+    with tessera.Gallery(tmp_path / "gallery", small_bundle, codec="ivf") as gallery:
+        gallery.add(DescribedImage(f"/p/{i}.jpg", row) for i, row in enumerate(rows))
+        queries = gallery.descriptors(range(1, 51)) + 0.01 * generator.normal(size=(50, 16)).astype(np.float32)
+        gallery.migrate(engine)
+        made = gallery.stats()["index"]
+        with gallery._store.pin() as view:
+            found = view.index.search(queries, 10)[1]
+            exact = np.argsort(-queries @ gallery.descriptors(range(1, 2001)).T, axis=1)[:, :10] + 1
+    assert (made["type"], made["effort"] > 0) == ("IVF_FLAT", True)
+    assert made["recall"] >= 0.99
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)]) >= 0.98
 
 
 def test_metadata_and_paths_that_change_in_place_follow(
@@ -232,7 +252,11 @@ def test_killed_at_random_moments_no_image_is_lost_and_none_doubled(
         for i in range(150):
             painter(folder / f"{i}.png", 1000 * turn + i)
         command = [sys.executable, "-m", "tessera.cli.main", "index", folder, "-g", gallery, "--engine", engine]
-        running = subprocess.Popen([*map(str, command), "--model", str(small_bundle)], stderr=subprocess.PIPE)
+        running = subprocess.Popen(
+            [*map(str, command), "--model", str(small_bundle)],
+            stderr=subprocess.PIPE,
+            env={**os.environ, milvus_connection.WAIT_VARIABLE: "300"},
+        )
         if turn % 2 == 0:  # while it sends; else at any moment
             wait_for(
                 lambda turn=turn, running=running: running.poll() is not None or stored(gallery) >= 150 * (turn + 1)

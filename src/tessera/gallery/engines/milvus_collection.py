@@ -76,10 +76,10 @@ class MilvusCollection:
             schema.add_field("content_hash", DataType.VARCHAR, max_length=128)
             schema.add_field(METADATA, DataType.JSON)
             for name, form in typed_fields(made.keys):
-                if form == "text":
-                    schema.add_field(name, DataType.VARCHAR, max_length=_LARGEST_TEXT)
-                else:
+                if form == "number":
                     schema.add_field(name, DataType.DOUBLE)
+                else:
+                    schema.add_field(name, DataType.VARCHAR, max_length=_LARGEST_TEXT)
             options = {"properties": {_SAYS: said}} if self.connection.is_file else {}  # a file keeps no description
             client.create_collection(self.name, schema=schema, timeout=CALL_S, **options)
 
@@ -146,7 +146,10 @@ class MilvusCollection:
         return int(rows[0]["count(*)"])
 
     def build(self, index_type: str, parameters: dict[str, Any]) -> None:
-        """Index what is there in this way; what was not sealed is searched row by row."""
+        """Have what is sealed indexed in this way; to be loaded or settled then.
+
+        Not loaded before: a server goes on searching what it held unsealed by an index of its own, with less recall.
+        """
 
         def build(client: Any) -> None:
             if client.list_indexes(self.name, _VECTOR):
@@ -157,7 +160,6 @@ class MilvusCollection:
             client.create_index(self.name, index, timeout=CALL_S)
 
         self.connection.call(build)
-        self.load()
 
     def load(self) -> None:
         self.connection.call(lambda client: client.load_collection(self.name, timeout=CALL_S))
@@ -168,7 +170,7 @@ class MilvusCollection:
         give_up = time.monotonic() + _BUILD_S
         while not self.connection.is_file:
             state = self.connection.call(lambda client: client.describe_index(self.name, _VECTOR, timeout=CALL_S))
-            if int(state.get("pending_index_rows", 0)) == 0:
+            if state.get("state") == "Finished" and int(state.get("pending_index_rows", 0)) == 0:
                 break
             if time.monotonic() > give_up:
                 raise EngineUnavailableError(f"Milvus at {self.connection.uri} does not finish its index.")

@@ -27,17 +27,10 @@ _GAVE_UP_S = 10.0  # having given up, one is not made to wait again at once
 _OLDEST = (2, 3)  # the first with upsert and JSON
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
-# Milvus's own codes: not ready, not reachable, too many requests; a replica, channel, segment or node is not there.
-_PASSING = {1, 2, 4, 8, 401, 500, 501, 502, 503, 600, 601, 602, *range(901, 906)}
-_PASSING_NAMES = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
-_PASSING_WORDS = (
-    "retry timeout",
-    "retry run out",
-    "not ready",
-    "node not match",
-    "no available shard",
-    "fail connecting",
-)
+# A server that recovers gives errors of many kinds, "unrecoverable error" among them. What lasts is known better: no
+# such collection, no such index, parameters, privileges; and words of those that have the code of everything else.
+_LASTING = {100, 700, *range(1100, 1200), *range(1400, 1500)}
+_LASTING_WORDS = ("cannot parse expression", "invalid", "not supported", "unsupported")
 _NOT_LOADED = 101
 _FULL = {3: "memory", 7: "disk", 9: "quota"}
 T = TypeVar("T")
@@ -66,6 +59,8 @@ class MilvusConnection:
                 if code == _NOT_LOADED and collection:
                     with contextlib.suppress(Exception):  # if it fails, the next try says why
                         self._try(lambda client: client.load_collection(collection, timeout=CALL_S))
+                elif not _is_milvus(error):
+                    raise
                 elif self.is_file or not _passes(error, code, name) or self._is_wrong_host():
                     raise self._translated(error, code, name) from error
                 now = time.monotonic()
@@ -141,8 +136,6 @@ class MilvusConnection:
 
     def _translated(self, error: Exception, code: int | None, name: str) -> Exception:
         """The one sentence, and the way out."""
-        if isinstance(error, GalleryError):
-            return error
         reason = _reason(error)
         if self.is_file and "local milvus" in str(error).lower():
             return GalleryLockedError(
@@ -196,10 +189,16 @@ def _code_of(error: Exception) -> tuple[int | None, str]:
     return number, name
 
 
+def _is_milvus(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pymilvus", "milvus_lite", "grpc")
+
+
 def _passes(error: Exception, code: int | None, name: str) -> bool:
-    if isinstance(error, GalleryError) or name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+    if type(error).__name__ != "MilvusException" and not name:
+        return False  # the client itself refuses what it was given
+    if code in _LASTING or code in _FULL or name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return False
-    return code in _PASSING or name in _PASSING_NAMES or any(word in str(error).lower() for word in _PASSING_WORDS)
+    return not any(word in str(error).lower() for word in _LASTING_WORDS)
 
 
 def _reason(error: Exception) -> str:

@@ -260,8 +260,10 @@ class MilvusEngine:
         is_new = index is None or index.type != chosen.type
         if is_new:
             self._collection.build(chosen.type, chosen.build)
-        if written >= _SETTLE_AFTER or self._connection.is_file:
+        if written >= _SETTLE_AFTER or self._connection.is_file or (is_new and chosen.type != "FLAT"):
             self._collection.settle()
+        elif is_new:
+            self._collection.load()
         if is_new or index is None:
             index = measure_index(self._collection, snapshot, chosen)
         self._collection.count()  # strong: it waits until every node has what was written

@@ -2,8 +2,8 @@
 
 SQLite compares metadata as numbers, dates or texts, whichever fit (`catalog.filters`). Milvus has no such functions, so
 each value is stored in its forms: `text`, `number` where it spells one, `date` where it is one, `truth` for JSON's
-true and false. A few keys have fields of their own; the rest lie in one JSON field. A key that is there has every form,
-empty where it has none: servers differ in what the opposite of a missing value is.
+true and false. A few keys have fields of their own; the rest lie in one JSON field, with every form, empty where a
+value has none: servers differ in what the opposite of a missing value is.
 """
 
 from __future__ import annotations
@@ -19,33 +19,32 @@ METADATA = "metadata"
 ALWAYS_TYPED = ("date", "width", "height", "bytes")
 _MOST_NUMBER = 1e308
 _NO_NUMBER = -1.7e308  # of a field; JSON just lacks it
-_DATE_FIELD = "date_form"  # of the key `date`
 _MARK = "="  # before every text of a field, so that "" is none
 
 
 def typed_fields(keys: Sequence[str]) -> list[tuple[str, str]]:
-    """Names of the fields that these keys need, and whether each is a `text` or a `number`."""
-    return [(f"{form}_{i}", form) for i in range(len(keys)) for form in ("text", "number")] + [(_DATE_FIELD, "text")]
+    """Names of the fields that these keys need, and whether each is a `text`, a `number` or a `date`, a text too."""
+    return [(f"{form}_{i}", form) for i in range(len(keys)) for form in ("text", "number", "date")]
 
 
 def encode_values(entry: Entry, keys: Sequence[str]) -> dict[str, Any]:
     """What the fields hold of an image's metadata."""
-    row: dict[str, Any] = {_DATE_FIELD: ""}
+    row: dict[str, Any] = {}
     rest: dict[str, dict[str, Any]] = {}
     for i in range(len(keys)):
-        row[f"text_{i}"], row[f"number_{i}"] = "", _NO_NUMBER
+        row[f"text_{i}"], row[f"number_{i}"], row[f"date_{i}"] = "", _NO_NUMBER, ""
     places = {key: i for i, key in enumerate(keys)}
     for key, (text, value, kind) in entry.values.items():
         bounded = _NO_NUMBER if value is None else max(-_MOST_NUMBER, min(_MOST_NUMBER, float(value)))
         date = text.replace(" ", "T") if kind == "text" and spells_date(text) else ""
-        forms: dict[str, Any] = {"date": date, "truth": kind if kind in ("true", "false") else ""}
-        if key in places:
-            row[f"text_{places[key]}"], row[f"number_{places[key]}"] = _MARK + text, bounded
-        else:
-            forms |= {"text": text, "number": bounded}
-        if key == "date":
-            row[_DATE_FIELD] = date
-        rest[key] = forms
+        truth = kind if kind in ("true", "false") else ""
+        if key not in places:
+            rest[key] = {"text": text, "number": bounded, "date": date, "truth": truth}
+            continue
+        i = places[key]
+        row[f"text_{i}"], row[f"number_{i}"], row[f"date_{i}"] = _MARK + text, bounded, date
+        if truth:
+            rest[key] = {"truth": truth}
     row[METADATA] = rest
     return row
 
@@ -76,15 +75,17 @@ def _clause(condition: Condition, places: dict[str, int]) -> str | None:
         if asked is not None:
             ways.append(_number(key, places, same, asked))
         if dated is not None:
-            like = f'{_date(key)} like "{dated}%"'
+            like = f'{_date(key, places)} like "{dated}%"'
             ways.append(like if operator == "=" else f"not ({like})")
         if value in ("true", "false"):
+            if key in places and operator == "!=":
+                return None  # only those that are one have this form
             ways.append(f'{_form(key, "truth")} {same} "{value}"')
         return " or ".join(ways) if operator == "=" else " and ".join([_has(key, places), *ways])
     plain = _text(key, places, operator, value) if asked is None else _number(key, places, operator, asked)
     if dated is None:
         return plain
-    date = _date(key)
+    date = _date(key, places)
     compared = {
         ">=": f'{date} >= "{dated}"',
         "<": f'({date} < "{dated}" and {date} > "")',
@@ -114,8 +115,8 @@ def _number(key: str, places: dict[str, int], operator: str, value: float) -> st
     return f"({compared} and {field} >= {-_MOST_NUMBER!r})" if operator in ("<", "<=") else compared
 
 
-def _date(key: str) -> str:
-    return _DATE_FIELD if key == "date" else _form(key, "date")
+def _date(key: str, places: dict[str, int]) -> str:
+    return f"date_{places[key]}" if key in places else _form(key, "date")
 
 
 def _form(key: str, form: str) -> str:
