@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--photos", type=Path, required=True)
     parser.add_argument("--labelled", type=Path, help="a folder with labels.csv, for the recipe's sets")
-    parser.add_argument("--start", type=Path, help="a bundle: keep its backbone and tokens, fit the projection alone")
+    parser.add_argument("--start", help="a bundle: keep its backbone and tokens, fit the projection alone")
     parser.add_argument("--components", type=Path, default=Path("results/lite/components.csv"))
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--checkpoints", type=Path, help="a folder for the backbone every 40 steps")
