@@ -32,7 +32,8 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser, ViewportSize, sync_playwright
 
-from tessera.gallery.gallery import DescribedImage, Gallery
+from tessera.gallery.gallery import Gallery
+from tessera.gallery.ingest.importing import DescribedImage
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "photos"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

@@ -24,7 +24,8 @@ from milvus_server import MilvusServer, find_launcher
 from tessera.bench.synthesis import Synthesis
 from tessera.gallery.catalog.filters import parse_where
 from tessera.gallery.engines.engine import Allowed
-from tessera.gallery.gallery import DescribedImage, Gallery
+from tessera.gallery.gallery import Gallery
+from tessera.gallery.ingest.importing import DescribedImage
 
 DIM, K, QUERIES = 1024, 10, 100
 # Half of the images meet each: of a field of its own, of a built-in field, of the JSON field, of a filter sent as ids.

@@ -11,7 +11,7 @@ import pytest
 import tessera
 from tessera.gallery.catalog.filters import parse_where
 from tessera.gallery.engines.engine import Allowed
-from tessera.gallery.gallery import DescribedImage
+from tessera.gallery.ingest.importing import DescribedImage
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ import tessera
 from tessera.errors import EngineUnavailableError, GalleryError, GalleryMismatchError
 from tessera.gallery.catalog.filters import parse_where
 from tessera.gallery.engines import milvus_connection
-from tessera.gallery.gallery import DescribedImage
+from tessera.gallery.ingest.importing import DescribedImage
 
 pytest.importorskip("pymilvus")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
