@@ -64,7 +64,8 @@ def run_peer(kind: str, folder: Path, output: Path) -> None:
         model, _, transform = open_clip.create_model_and_transforms(name, pretrained=None)
         model.eval()
         describe = model.encode_image
-    loader = torch.utils.data.DataLoader(_Pictures(pictures_in(folder), transform), batch_size=_BATCH, num_workers=2)
+    pictures: Any = _Pictures(pictures_in(folder), transform)
+    loader: Any = torch.utils.data.DataLoader(pictures, batch_size=_BATCH, num_workers=2)
     with torch.inference_mode():
         rows = [torch.nn.functional.normalize(describe(batch), dim=-1).numpy() for batch in loader]
     np.save(output, np.concatenate(rows))

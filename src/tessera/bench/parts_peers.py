@@ -142,7 +142,7 @@ def _entries(view: View, model: PartsModel) -> Any:
 
 def _bytes_of(features: LocalFeatures) -> int:
     """Kept as others keep SIFT: a byte a dimension, and two bytes for each coordinate and the scale."""
-    return len(features) * (features.descriptors.shape[1] + 6)
+    return len(features) * (int(features.descriptors.shape[1]) + 6)
 
 
 def _timed(spent: dict[str, list[float]], name: str, work: Callable[..., Any], *given: Any) -> Any:
