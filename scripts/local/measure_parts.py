@@ -151,7 +151,7 @@ def ask(gallery: Gallery, photos: list[Photo], queries: list[int]) -> Iterator[Q
         for done, k in enumerate(queries):
             picture = QueryPicture(photos[k].path, exclude=int(own_ids[k]))
             descriptor = picture.describe(view.snapshot, lambda: store.open_extractor(view.snapshot))
-            features = parts.describe(picture, view)
+            features = parts.describe(picture)
             own, everything = int(own_ids[k]), SearchOptions(len(photos))
             strangers = Allowed((), partial(np.sort, own_ids[things != things[k]]))
             hits = parts.search(view, descriptor, features, everything, None, own)
