@@ -314,3 +314,45 @@ def test_a_wrong_token_a_wrong_host_and_a_strange_version_are_a_sentence(
     with tessera.Gallery(filled) as gallery:  # and the gallery is searched as before
         assert gallery.stats()["engine"] == "faiss"
         assert len(names(gallery, photo_folder / "photo0.png")) == 8
+
+
+def test_two_writers_of_a_remote_catalogue_one_killed_lose_no_image_and_double_none(
+    tmp_path: Path, small_bundle: Path, painter: Painter, engine: str
+) -> None:
+    seed = int(os.environ.get("TESSERA_SEED", "7"))
+    moments = random.Random(seed)
+    storage, folder = tmp_path / "storage", tmp_path / "photos"
+    options = ["--engine", engine, "--catalog", "remote", "--storage", storage, "--model", small_bundle]
+    for turn in range(KILLS):
+        for i in range(200):
+            painter(folder / str(turn) / f"{i}.png", 1000 * turn + i)
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tessera.cli.main", "index", str(folder), "-g", str(tmp_path / name)]
+                + [str(option) for option in options],
+                stderr=subprocess.PIPE,
+            )
+            for name in ("first", "second")
+        ]
+        wait_for(
+            lambda turn=turn, writers=writers: (
+                writers[0].poll() is not None or len(list(storage.glob("images/*"))) > 2 * turn
+            )
+        )
+        time.sleep(moments.uniform(0, 1.0))
+        writers[0].send_signal(signal.SIGKILL)
+        said = [writer.communicate(timeout=600)[1].decode() for writer in writers]
+        assert writers[1].returncode == 0, said[1]
+        again = run_cli("index", folder, "-g", tmp_path / "first", *options)
+        assert again.returncode == 0, again.stderr
+        with tessera.Gallery(tmp_path / "second") as opened:
+            assert len(opened) == 200 * (turn + 1)
+            report = opened.check()
+            assert report.ok, report.findings
+            assert opened.check(repair=True).images == 200 * (turn + 1)
+            assert opened.check(deep=True).findings == []
+            query = folder / str(turn) / "7.png"
+            assert opened.search(query, 3)[0].path == str(query)
+            assert names(opened, query, where="name=9.png") == ["9.png"] * (turn + 1)
+            found = opened.search_many([opened.describe(folder / str(turn) / f"{i}.png") for i in range(50)], 1)
+            assert [Path(result[0].path).name for result in found] == [f"{i}.png" for i in range(50)]

@@ -52,6 +52,19 @@ def index(
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="faiss|milvus:URI", help="What searches.", show_default="faiss")
     ] = None,
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog",
+            metavar="local|remote",
+            help="Where the records are: in the gallery's folder, or in Milvus and --storage, for many machines.",
+            show_default="local",
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", metavar="URL", help="Where a remote catalogue's shards are: a folder, s3://, gs://."),
+    ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Take out images whose files are gone.")] = False,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make the index anew, and every descriptor if the model is another.")
@@ -92,7 +105,11 @@ def index(
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
     try:
-        with Gallery(gallery, model, codec, engine, device=device) as opened, progress_bar("indexing") as bar, away:
+        with (
+            Gallery(gallery, model, codec, engine, device=device, catalog=catalog, storage=storage) as opened,
+            progress_bar("indexing") as bar,
+            away,
+        ):
 
             def progress(at: IndexProgress) -> None:
                 if bar is not None:

@@ -1,0 +1,185 @@
+"""A gallery that lies on no single machine, opened as any other: `Gallery` gives one where the catalogue is remote."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tessera.errors import GalleryError, UsageError
+from tessera.gallery.catalog.metadata import encode_metadata
+from tessera.gallery.catalog.paths import printable, to_blob
+from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.gallery import Gallery, PathOrId
+from tessera.gallery.ingest.sources import Source, resolve_source
+from tessera.gallery.remote.remote_collection import Stored
+from tessera.gallery.remote.remote_store import RemoteStore, ensure_collection
+from tessera.gallery.remote.remote_writer import RemoteWriter
+from tessera.gallery.remote.shards import FAILED, REMOVED
+from tessera.gallery.results import IndexReport
+from tessera.gallery.search.local_feature_index import LocalFeatureIndex
+from tessera.gallery.search.searcher import Searcher
+
+if TYPE_CHECKING:
+    from tessera.gallery.check import CheckReport
+    from tessera.gallery.ingest.indexing import ProgressCallback
+
+
+class RemoteGallery(Gallery):
+    """Records in a collection of Milvus, descriptors and local features in Parquet shards (docs/remote.md)."""
+
+    _store: RemoteStore
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        model: str | os.PathLike[str] | None = None,
+        codec: str | None = None,
+        engine: str | None = None,
+        *,
+        device: str = "auto",
+        runtime: str = "onnx",
+        threads: int | None = None,
+        create: bool = True,
+        reload: Literal["inline", "background"] = "inline",
+        catalog: str | None = None,
+        storage: str | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._store = RemoteStore(
+            self.path, storage=storage, model=model, codec=codec, engine=engine, device=device, runtime=runtime,
+            threads=threads, create=create, reload=reload,
+        )  # fmt: skip
+        self._catalog = self._store.catalog  # type: ignore[assignment]
+        self._local = LocalFeatureIndex(self._store)
+        self._searcher = Searcher(self._store, self._local)
+
+    def index(
+        self,
+        *sources: str | os.PathLike[str],
+        prune: bool = False,
+        rebuild: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        progress: ProgressCallback | None = None,
+        ray: str | None = None,
+        local: str | None = None,
+        video: bool = False,
+    ) -> IndexReport:
+        for name, asked in {"--rebuild": rebuild, "--local": local, "--video": video}.items():
+            if asked:
+                raise self._refusal(f"index {name}")
+        if not sources:
+            raise UsageError("Nothing to index: name a folder, a picture, a glob, or a CSV, Parquet or text file.")
+        return self._run([resolve_source(source) for source in sources], metadata, prune, progress, ray)
+
+    def index_file(self, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> IndexReport:
+        blob = to_blob(path)
+        return self._run([Source("file", blob, blob)], metadata)
+
+    def _run(
+        self,
+        sources: list[Source],
+        metadata: Mapping[str, Any] | None,
+        prune: bool = False,
+        progress: ProgressCallback | None = None,
+        ray: str | None = None,
+    ) -> IndexReport:
+        from tessera.gallery.remote.remote_run import RemoteRun
+
+        started = time.perf_counter()
+        with self._catalog.read() as snapshot:
+            self._store.refuse_other_model(snapshot)
+        ensure_collection(self._store.collection, self._store.settings)
+        given = None if metadata is None else encode_metadata(metadata)
+        report = RemoteRun(self._store, progress=progress, ray=ray).run(sources, metadata=given, prune=prune)
+        report.images = len(self)
+        report.seconds = time.perf_counter() - started
+        return report
+
+    def remove(self, paths: PathOrId | Iterable[PathOrId], *, ignore: bool = True) -> int:
+        given = [paths] if isinstance(paths, str | os.PathLike | int) else list(paths)
+        found: dict[int, Stored] = {}
+        for item in given:
+            if isinstance(item, int):
+                those = self._store.collection.get([item])
+            else:
+                those = {one.record.id: one for one in self._store.collection.stream_under(to_blob(item))}
+            if not those:
+                what = f"an image with the id {item}" if isinstance(item, int) else printable(item)
+                raise GalleryError(f"The gallery does not hold {what}. Nothing was removed.")
+            found |= those
+        writer = RemoteWriter(self._store.shards, self._store.collection, self._store.settings)
+        for image_id, stored in found.items():
+            writer.remove(image_id, to_blob(stored.record.path), ignore=ignore)
+        writer.flush()
+        return len(found)
+
+    def stats(self) -> dict[str, Any]:
+        settings, shards, collection = self._store.settings, self._store.shards, self._store.collection
+        removed = shards.read_rows(REMOVED)
+        stored = {key: settings[key] for key in ("model", "fingerprint", "dim", "codec", "engine", "storage")}
+        images, bytes_stored, unsent = len(self), shards.size(), len(shards.unsent())
+        return {
+            "gallery": str(self.path),
+            "images": images,
+            "failed": len(self.failures(limit=1 << 62)),
+            "ignored": sum(bool(row["ignore"]) for _, row in removed.values()),
+            "copies": 0,
+            **stored,
+            "generation": images,
+            "catalog_bytes": bytes_stored,
+            "local_bytes": 0,
+            "index": {
+                "engine": settings["engine"],
+                "collection": collection.name,
+                "size": images,
+                "type": collection.index(settings["codec"]).type,
+            },
+            "local_features": {"images": images, "bytes": 0},
+            "shards": {"count": len(shards.names("images")), "bytes": bytes_stored, "unsent": unsent},
+        }
+
+    def failures(self, *, after_id: int = 0, limit: int = 100) -> list[Record]:
+        rows = [row for _, row in self._store.shards.read_rows(FAILED).values() if row["error"]]
+        rows = sorted((row for row in rows if row["id"] > after_id), key=lambda row: int(row["id"]))
+        return [
+            Record(
+                row["id"], os.fsdecode(row["path"]), row["size"], row["mtime_ns"], "failed", row["error"], {},
+                None, None, None,
+            )
+            for row in rows[:limit]
+        ]  # fmt: skip
+
+    def find(self, path: str | os.PathLike[str]) -> Record | None:
+        blob = to_blob(path)
+        stored = self._store.collection.find_paths([blob]).get(blob)
+        return None if stored is None else stored.record
+
+    def holds(self, path: str | os.PathLike[str]) -> bool:
+        return next(self._store.collection.stream_under(to_blob(path)), None) is not None
+
+    def check(self, *, repair: bool = False, deep: bool = False) -> CheckReport:
+        from tessera.gallery.remote.remote_check import check_remote
+
+        return check_remote(self._store, repair=repair, deep=deep)
+
+    def _refusal(self, what: str) -> UsageError:
+        return UsageError(f"{what} needs a catalogue on this machine; {printable(self.path)} has a remote one.")
+
+
+def _refuse(name: str) -> Any:
+    def refused(self: RemoteGallery, *_: Any, **__: Any) -> Any:
+        raise self._refusal(name)
+
+    refused.__name__ = name
+    return refused
+
+
+# What asks for every image of one machine, or changes what many have written.
+for _name in (
+    "add", "count", "duplicates", "explain", "export_descriptors", "facets", "folders", "groups", "ignore", "images",
+    "leave_group", "migrate", "months", "spans", "take_apart", "unignore", "writing",
+):  # fmt: skip
+    setattr(RemoteGallery, _name, _refuse(_name.replace("_", "-")))
