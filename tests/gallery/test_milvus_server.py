@@ -324,7 +324,7 @@ def test_two_writers_of_a_remote_catalogue_one_killed_lose_no_image_and_double_n
     storage, folder = tmp_path / "storage", tmp_path / "photos"
     options = ["--engine", engine, "--catalog", "remote", "--storage", storage, "--model", small_bundle]
     for turn in range(KILLS):
-        for i in range(200):
+        for i in range(100):
             painter(folder / str(turn) / f"{i}.png", 1000 * turn + i)
         writers = [
             subprocess.Popen(
@@ -346,10 +346,10 @@ def test_two_writers_of_a_remote_catalogue_one_killed_lose_no_image_and_double_n
         again = run_cli("index", folder, "-g", tmp_path / "first", *options)
         assert again.returncode == 0, again.stderr
         with tessera.Gallery(tmp_path / "second") as opened:
-            assert len(opened) == 200 * (turn + 1)
+            assert len(opened) == 100 * (turn + 1)
             report = opened.check()
             assert report.ok, report.findings
-            assert opened.check(repair=True).images == 200 * (turn + 1)
+            assert opened.check(repair=True).images == 100 * (turn + 1)
             assert opened.check(deep=True).findings == []
             query = folder / str(turn) / "7.png"
             assert opened.search(query, 3)[0].path == str(query)

@@ -70,9 +70,9 @@ class RemoteCollection(MilvusCollection):
         if not client.has_collection(self.name, timeout=CALL_S):
             self._create(client, Description(fingerprint, ALWAYS_TYPED), dim)
         chosen = client.prepare_index_params()
-        chosen.add_index("descriptor", index_type=index.type, metric_type="IP", params=index.build)
         if not self.connection.is_file:
-            chosen.add_index("path_key", index_type="STL_SORT")
+            chosen.add_index("path_key", index_type="STL_SORT")  # first: with the other, someone else may load it
+        chosen.add_index("descriptor", index_type=index.type, metric_type="IP", params=index.build)
         client.create_index(self.name, chosen, timeout=CALL_S)
         client.load_collection(self.name, timeout=CALL_S)
 
