@@ -43,7 +43,8 @@ def index(
         list[str] | None,
         typer.Argument(
             metavar="SOURCE...",
-            help="Folders, globs, pictures, CSV or Parquet files with a column 'path', or .txt lists.",
+            help="Folders, globs, pictures, CSV or Parquet files with a column 'path', or .txt lists; for a remote "
+            "catalogue also tars, and URLs of folders, tars and Parquet files.",
         ),
     ] = None,
     gallery: GalleryOption = DEFAULT_GALLERY,
@@ -96,11 +97,13 @@ def index(
     from tessera.errors import TesseraError
     from tessera.gallery.gallery import Gallery
     from tessera.gallery.ingest.sources import refuse_missing, resolve_source
+    from tessera.gallery.remote.work_units import is_handed_out
     from tessera.gallery.store import discard_empty
 
     if not Path(gallery).exists():  # what is mistyped makes no gallery
         for source in sources or []:
-            refuse_missing(resolve_source(source))
+            if catalog != "remote" or not is_handed_out(source):
+                refuse_missing(resolve_source(source))
     is_new = not Path(gallery).exists()
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import takewhile
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from tessera.errors import GalleryError, GalleryMismatchError, TesseraError
 from tessera.gallery.catalog.metadata import encode_metadata
-from tessera.gallery.catalog.paths import from_blob, to_blob
+from tessera.gallery.catalog.paths import from_blob
 from tessera.gallery.catalog.snapshot import Record, entry_of
 from tessera.gallery.engines.milvus_collection import PAGE_ROWS, PUSH_ROWS, Description, MilvusCollection, row_of
 from tessera.gallery.engines.milvus_connection import CALL_S
@@ -101,7 +102,7 @@ class RemoteCollection(MilvusCollection):
         """What is stored under these paths."""
         wanted = set(paths)
         found = self._found(f"path_key in {part}" for part in _parts([key_of(path) for path in paths]))
-        by_path = {to_blob(stored.record.path): stored for stored in found.values()}
+        by_path = {os.fsencode(stored.record.path): stored for stored in found.values()}
         return {path: stored for path, stored in by_path.items() if path in wanted}
 
     def stream_under(self, root: bytes) -> Iterator[Stored]:
@@ -112,7 +113,7 @@ class RemoteCollection(MilvusCollection):
         while rows := self.query(f'path like "{plain}%" and id > {last}', ["record"], _LOOKUP):
             for stored in _read(rows).values():
                 last = max(last, stored.record.id)
-                path = to_blob(stored.record.path)
+                path = os.fsencode(stored.record.path)
                 if path == root or path.startswith(below):
                     yield stored
 

@@ -6,8 +6,9 @@ run goes on by finding most paths unchanged in the collection.
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import chain, islice
 from typing import TypeVar
@@ -16,7 +17,7 @@ import numpy as np
 
 from tessera.data.decoding import DEFAULT_LIMITS
 from tessera.extract.pipeline import Extraction
-from tessera.gallery.catalog.paths import from_blob, to_blob
+from tessera.gallery.catalog.paths import from_blob
 from tessera.gallery.ingest.reading import ReadFile, loader_source, read_ahead
 from tessera.gallery.ingest.sources import FoundFile, Source, find_files, look_at, refuse_missing
 from tessera.gallery.remote.remote_collection import Stored
@@ -33,13 +34,11 @@ T = TypeVar("T")
 class RemoteRun:
     """One writer's run; others run at the same time."""
 
-    def __init__(
-        self, store: RemoteStore, *, progress: Callable[[IndexProgress], None] | None = None, ray: str | None = None
-    ) -> None:
+    def __init__(self, store: RemoteStore, *, progress: Callable[[IndexProgress], None] | None = None) -> None:
         self.report = IndexReport()
         self._store, self._collection = store, store.collection
         self._writer = RemoteWriter(store.shards, store.collection, store.settings)
-        self._progress, self._ray = progress, ray
+        self._progress = progress
         self._describing: dict[int, Future[bytes]] = {}  # local features of what is with the network
         self._replaced: dict[bytes, Stored] = {}  # by path: the image that was there before
         self._moved: set[int] = set()
@@ -51,22 +50,29 @@ class RemoteRun:
     def run(self, sources: Sequence[Source], *, metadata: str | None = None, prune: bool = False) -> IndexReport:
         for source in sources:
             refuse_missing(source)
+        self.begin({source.path for source in sources if source.kind == "file"})
+        try:
+            planned = self.plan(find_files(sources, self.pass_over), metadata)
+            self.describe(read_ahead(planned, max_bytes=DEFAULT_LIMITS.max_bytes))
+        finally:
+            self.finish()  # also when interrupted: what was done is kept
+        self.look_for_vanished(sources, prune=prune)
+        return self.report
+
+    def begin(self, named: Collection[bytes] = ()) -> None:
+        """Send what killed writers have left, and learn what failed and what was removed before, unless it is named."""
         self._store.shards.refuse_unwritable()
         send_shards(self._store.shards, self._collection, self._store.shards.unsent())
         self._failed = self._store.shards.read_rows(FAILED)
         removed = self._store.shards.read_rows(REMOVED)
         self._ignored = {image_id for image_id, (_, row) in removed.items() if row["ignore"]}
-        self._named = {source.path for source in sources if source.kind == "file"}
-        try:
-            self._describe(self._plan(find_files(sources, self._pass_over), metadata))
-        finally:
-            self._writer.flush()  # also when interrupted: what was done is kept
-        for source in sources:
-            self._look_for_vanished(source, prune=prune)
-        self._writer.flush()
-        return self.report
+        self._named = set(named)
 
-    def _plan(self, files: Iterable[FoundFile], metadata: str | None) -> Iterator[FoundFile]:
+    def finish(self) -> None:
+        """What was taken is acknowledged from now on."""
+        self._writer.flush()
+
+    def plan(self, files: Iterable[FoundFile], metadata: str | None) -> Iterator[FoundFile]:
         """The files that must be read: the collection does not have them as they are now."""
         for chunk in _batched(files, _LOOKUP_FILES):
             known = self._collection.find_paths([file.path for file in chunk])
@@ -92,11 +98,12 @@ class RemoteRun:
                 yield FoundFile(file.path, file.size, file.mtime_ns, file.error, given, file.sidecar_ns)
             self._tell(len(chunk))
 
-    def _describe(self, files: Iterable[FoundFile]) -> None:
+    def describe(self, reads: Iterable[ReadFile]) -> None:
+        """Take these pictures: those whose content the collection does not have go through the network."""
         sent: deque[ReadFile] = deque()
 
         def to_describe() -> Iterator[bytes | str]:
-            for batch in _batched(read_ahead(files, max_bytes=DEFAULT_LIMITS.max_bytes), _READ_FILES):
+            for batch in _batched(reads, _READ_FILES):
                 known = self._collection.get([key_of(read.content_hash) for read in batch if read.content_hash])
                 for read in batch:
                     if not self._settle(read, known):
@@ -110,14 +117,13 @@ class RemoteRun:
         first = next(sources, None)
         if first is None:
             return
-        extractor = self._store.describer.open_bulk(self._ray)
-        for extraction in extractor.extract(chain([first], sources), limits=DEFAULT_LIMITS):
+        for extraction in self._store.describer.extractor.extract(chain([first], sources), limits=DEFAULT_LIMITS):
             self._accept(sent.popleft(), extraction)
 
     def _settle(self, read: ReadFile, known: dict[int, Stored]) -> bool:
         """Whether a file needs no network: it could not be read, was removed before, or its content is known."""
         if read.error is not None:
-            self._fail(read, read.error)
+            self.fail(read, read.error)
             return True
         if read.content_hash is None:
             return False
@@ -130,9 +136,9 @@ class RemoteRun:
             if is_copy := image_id in self._describing or self._writer.holds(image_id):
                 self._count_copy(read)
             return is_copy
-        old_path = to_blob(stored.record.path)
+        old_path = os.fsencode(stored.record.path)
         given = stored.metadata if read.found.metadata is None else read.found.metadata
-        if old_path == read.found.path or not _is_same(look_at(old_path), stored, with_sidecar=False):
+        if old_path == read.found.path or not _is_there(old_path, stored):
             self._restate(stored, read.found, given, read.facts, size=read.size, mtime_ns=read.mtime_ns)
             if old_path == read.found.path:
                 self.report.unchanged += 1  # only its time had changed
@@ -155,7 +161,7 @@ class RemoteRun:
             features = self._describing.pop(key_of(read.content_hash or b""), None)
             if features is not None:
                 features.cancel()
-            self._fail(read, str(extraction.error))
+            self.fail(read, str(extraction.error))
             return
         found = read.found
         image = RemoteImage(
@@ -199,7 +205,8 @@ class RemoteRun:
             )
         )  # fmt: skip
 
-    def _fail(self, read: ReadFile, error: str) -> None:
+    def fail(self, read: ReadFile, error: str) -> None:
+        """Write down why a picture could not be taken."""
         if read.found.path in self._replaced:
             del self._replaced[read.found.path]  # what was indexed stays: a disk that comes and goes loses nothing
         else:
@@ -211,18 +218,18 @@ class RemoteRun:
         row = self._failed.get(key_of(file.path), ("", {}))[1]
         return bool(row.get("error")) and (row["size"], row["mtime_ns"]) == (file.size, file.mtime_ns)
 
-    def _look_for_vanished(self, source: Source, *, prune: bool) -> None:
-        if source.kind == "list":
-            return
-        for stored in self._collection.stream_under(source.root):
-            path = to_blob(stored.record.path)
-            if look_at(path).gone:
-                self.report.vanished += 1
-                if prune:
-                    self._writer.remove(stored.record.id, path, ignore=False)
-                    self.report.pruned += 1
+    def look_for_vanished(self, sources: Sequence[Source], *, prune: bool) -> None:
+        for source in sources:
+            for stored in self._collection.stream_under(source.root) if source.kind != "list" else ():
+                path = os.fsencode(stored.record.path)
+                if look_at(path).gone:
+                    self.report.vanished += 1
+                    if prune:
+                        self._writer.remove(stored.record.id, path, ignore=False)
+                        self.report.pruned += 1
+        self._writer.flush()
 
-    def _pass_over(self, path: bytes, reason: str) -> None:
+    def pass_over(self, path: bytes, reason: str) -> None:
         self.report.passed_over += 1
         self.report.add_problem(from_blob(path), reason)
 
@@ -232,10 +239,20 @@ class RemoteRun:
             self._progress(IndexProgress(self._done, self._found, self.report.failed))
 
 
-def _is_same(file: FoundFile, stored: Stored, *, with_sidecar: bool = True) -> bool:
-    """Whether a file is as it was when it was stored."""
-    known = (stored.record.size, stored.record.mtime_ns)
-    return (file.size, file.mtime_ns) == known and (file.sidecar_ns == stored.sidecar_ns or not with_sidecar)
+def _is_same(file: FoundFile, stored: Stored) -> bool:
+    """Whether a file is as it was when it was stored. What lies behind a URL is known by its name, and by its size."""
+    record = stored.record
+    if b"://" in file.path:
+        return file.size in (-1, record.size)
+    return (file.size, file.mtime_ns, file.sidecar_ns) == (record.size, record.mtime_ns, stored.sidecar_ns)
+
+
+def _is_there(path: bytes, stored: Stored) -> bool:
+    """Whether a path still shows what was stored of it; nobody goes and asks for what lies behind a URL."""
+    if b"://" in path:
+        return True
+    file = look_at(path)
+    return (file.size, file.mtime_ns) == (stored.record.size, stored.record.mtime_ns)
 
 
 def _batched(items: Iterable[T], count: int) -> Iterator[list[T]]:

@@ -4,6 +4,7 @@
     failed/   pictures that could not be read, by path, and those that could later
     removed/  what was taken out
     sent/     an empty file for each shard of images that the collection has
+    trials/   notes of workers on units that they are at
 
 A shard is written whole under a name of its own and never changed, so any number of writers need no lock. Names begin
 with the time: of two rows on one image, the later counts.
@@ -29,7 +30,7 @@ from tessera.errors import GalleryDamagedError, MissingExtraError, StorageError,
 from tessera.storage import write_atomically
 
 LAYOUT = 1
-IMAGES, FAILED, REMOVED, SENT = "images", "failed", "removed", "sent"
+IMAGES, FAILED, REMOVED, SENT, TRIALS = "images", "failed", "removed", "sent", "trials"
 _SAYS = b"tessera"
 _SUFFIX = ".parquet"
 _RECORD = ("path", "size", "mtime_ns", "sidecar_ns", "width", "height", "metadata", "facts")
@@ -198,6 +199,22 @@ class Shards:
             with self._translated("write"):
                 if self._files.exists(self._path(kind, name)):
                     self._files.rm_file(self._path(kind, name))
+
+    def read_note(self, name: str) -> dict[str, Any] | None:
+        """What a worker has left about its unit, if it did not come to its end."""
+        with self._translated("read"):
+            try:
+                note: dict[str, Any] = json.loads(self._files.cat_file(self._path(TRIALS, name)))
+            except (FileNotFoundError, ValueError):
+                return None
+        return note
+
+    def write_note(self, name: str, note: dict[str, Any]) -> None:
+        self._put(TRIALS, name, json.dumps(note).encode())
+
+    def delete_note(self, name: str) -> None:
+        with self._translated("write"):
+            self._files.rm_file(self._path(TRIALS, name))
 
     def refuse_unwritable(self) -> None:
         """Say at once, not after an hour of describing, that nothing can be written."""
