@@ -303,15 +303,21 @@ def test_a_wrong_token_a_wrong_host_and_a_strange_version_are_a_sentence(
 ) -> None:
     with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=r"No machine is called 'no\.such"):
         gallery.migrate("milvus:http://no.such.host.invalid:19530")
+    remote = {"engine": engine, "catalog": "remote", "storage": f"memory://{photo_folder.name}"}
     for token, said in (("root:wrong", "refuses the token"), ("", "refuses to answer without a token")):
         monkeypatch.setenv(milvus_connection.TOKEN_VARIABLE, token)
+        with pytest.raises(GalleryError, match=said):
+            tessera.Gallery(photo_folder.parent / "remote", **remote)
         with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=said):
             gallery.migrate(engine)
     monkeypatch.setenv(milvus_connection.TOKEN_VARIABLE, "root:Milvus")
     for version, said in (("v2.1.0", "too old"), ("unheard of", "none of Milvus")):
         monkeypatch.setattr("pymilvus.MilvusClient.get_server_version", lambda *_, version=version, **__: version)
-        with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=said):
+        with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=f"{said}.*migrate"):
             gallery.migrate(engine)
+        with pytest.raises(GalleryError, match=rf"{said}.* or later\.$"):
+            tessera.Gallery(photo_folder.parent / "remote", **remote)
+    assert not (photo_folder.parent / "remote").exists()
     with tessera.Gallery(filled) as gallery:  # and the gallery is searched as before
         assert gallery.stats()["engine"] == "faiss"
         assert len(names(gallery, photo_folder / "photo0.png")) == 8

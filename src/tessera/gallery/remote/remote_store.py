@@ -93,7 +93,7 @@ class RemoteStore(Store):
 
     def _collection_of(self, settings: dict[str, Any]) -> RemoteCollection:
         wait_s = SERVICE_WAIT_S if self._in_background else WAIT_S
-        connection = MilvusConnection(parse_engine(settings["engine"])[1], wait_s=wait_s)
+        connection = MilvusConnection(parse_engine(settings["engine"])[1], wait_s=wait_s, holds_catalog=True)
         return RemoteCollection(connection, settings["collection"])
 
     @contextlib.contextmanager
