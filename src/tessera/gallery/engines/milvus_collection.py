@@ -37,11 +37,14 @@ class Description:
 
 
 class MilvusCollection:
+    """consistency: of what is read of rows, as Milvus calls it. Strong waits for all that was written before."""
+
     layout: int | str = LAYOUT
 
-    def __init__(self, connection: MilvusConnection, name: str) -> None:
+    def __init__(self, connection: MilvusConnection, name: str, *, consistency: str = "Strong") -> None:
         self.connection = connection
         self.name = name
+        self._consistency = consistency
 
     def describe(self) -> Description | None:
         """None where there is none, or one that this version did not make."""
@@ -138,21 +141,21 @@ class MilvusCollection:
         return {int(row[_KEY]): int(row[_DIGEST]) for row in self.query(expression, [_KEY, _DIGEST])}
 
     def query(self, expression: str, fields: Sequence[str], limit: int = PAGE_ROWS) -> list[dict[str, Any]]:
-        """The fields of rows that meet an expression, everything that was written before included."""
+        """The fields of rows that meet an expression."""
         rows: list[dict[str, Any]] = self.connection.call(
             lambda client: client.query(
                 self.name, filter=expression, output_fields=list(fields), limit=limit,
-                consistency_level="Strong", timeout=CALL_S,
+                consistency_level=self._consistency, timeout=CALL_S,
             ),
             collection=self.name,
         )  # fmt: skip
         return rows
 
     def count(self) -> int:
-        """Rows, everything that was written before included; rows that are there twice count twice."""
+        """Rows; those that are there twice count twice."""
         rows = self.connection.call(
             lambda client: client.query(
-                self.name, filter="", output_fields=["count(*)"], consistency_level="Strong", timeout=CALL_S
+                self.name, filter="", output_fields=["count(*)"], consistency_level=self._consistency, timeout=CALL_S
             ),
             collection=self.name,
         )

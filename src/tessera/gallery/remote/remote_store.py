@@ -61,7 +61,9 @@ class RemoteStore(Store):
                 )
         self.shards = Shards(self.settings["storage"])
         self.collection = self._collection_of(self.settings)
-        self.catalog = RemoteCatalog(self.collection, self.shards, self.settings)
+        # Whoever writes waits for what others have written, a fifth of a second a question; a search does not.
+        reading = RemoteCollection(self.collection.connection, self.collection.name, consistency="Bounded")
+        self.catalog = RemoteCatalog(reading, self.shards, self.settings)
 
     def _join(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Join a catalogue, or begin it, and write down where it is. The storage's address is the catalogue's name."""
@@ -109,7 +111,7 @@ class RemoteStore(Store):
             yield View(snapshot, self._shown(snapshot), int(self.settings["dim"]))  # type: ignore[arg-type]
 
     def _shown(self, snapshot: RemoteSnapshot) -> Shown:
-        index = RemoteIndex(self.collection, self.settings["codec"], snapshot.searchable)
+        index = RemoteIndex(self.catalog.collection, self.settings["codec"], snapshot.searchable)
         return Shown(
             index,
             snapshot.generation,

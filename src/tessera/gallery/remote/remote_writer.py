@@ -48,7 +48,8 @@ class RemoteWriter:
         self._removed[image_id] = {"id": image_id, "path": path, "ignore": ignore}
 
     def flush(self) -> None:
-        """Store all that waits; it is acknowledged from now on."""
+        """Store all that waits; it is acknowledged, and can be found, from now on."""
+        is_change = bool(self._images or self._removed)
         self._shards.write_rows(FAILED, self._failed)
         self._failed = []
         if self._images:
@@ -61,6 +62,8 @@ class RemoteWriter:
             self._shards.write_rows(REMOVED, list(self._removed.values()))
             self._collection.delete(list(self._removed))
             self._removed = {}
+        if is_change:
+            self._collection.count()  # strong: it waits until every node has what was written
         self._flushed_at = time.monotonic()
 
 
