@@ -50,11 +50,16 @@ DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
 # How long to wait for another process that makes the gallery: on a busy machine, importing FAISS alone takes seconds.
 _MAKING_S, _BETWEEN_TRIES_S = 30.0, 0.02
 LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
-_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", "frames", LOCAL_NAME, POSTINGS_FOLDER)
+_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", "remote.json", "frames", LOCAL_NAME, POSTINGS_FOLDER)
 
 
 class Store:
-    """What the parts of a gallery share. The settings that were asked for win over those in the catalogue."""
+    """What the parts of a gallery share. The settings that were asked for win over those in the catalogue.
+
+    has_postings: whether there is an inverted file of all local features, so that a search may score every image.
+    """
+
+    has_postings = True
 
     def __init__(
         self,

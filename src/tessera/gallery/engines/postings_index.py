@@ -60,6 +60,8 @@ class _Manifest:
 class PostingsIndex:
     """One inverted file of one gallery, for as many threads as there are."""
 
+    is_filtered = False
+
     def __init__(self, gallery_dir: Path, num_words: int, features: str) -> None:
         self.folder = gallery_dir / FOLDER
         self._num_words, self._features = num_words, features
