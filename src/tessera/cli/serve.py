@@ -45,6 +45,7 @@ def serve(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from tessera.errors import GalleryLockedError, UsageError
     from tessera.gallery.gallery import Gallery
+    from tessera.gallery.remote.remote_store import refuse_remote
     from tessera.serve.banner import describe_addresses
     from tessera.serve.logs import log_to_stderr
     from tessera.serve.server import listen, make_server
@@ -67,6 +68,7 @@ def serve(
     for folder in settings.watch:
         if not folder.is_dir():
             raise UsageError(f"{folder} is no folder. Name folders to watch.")
+    refuse_remote(settings.gallery_path, "`serve`")
     with listen(settings) as listener:  # a port that is taken ends the command before a gallery is made
         is_new = not gallery.exists()
         with contextlib.suppress(GalleryLockedError), Gallery(settings.gallery_path):

@@ -35,6 +35,7 @@ def watch(
     from tessera.errors import TesseraError
     from tessera.gallery.gallery import Gallery
     from tessera.gallery.ingest.watching import WatchConfig, Watcher
+    from tessera.gallery.remote.remote_store import refuse_remote
     from tessera.gallery.store import discard_empty
 
     def told(report: IndexReport) -> None:
@@ -44,6 +45,7 @@ def watch(
             say_problems(report, sought=False)
             print(f"{summary(report)} in {report.seconds:.1f} s: {report.images} images", flush=True)
 
+    refuse_remote(Path(gallery), "`watch`")
     is_new = not Path(gallery).exists()
     config = WatchConfig() if poll is None else WatchConfig(poll_s=poll, events=False)
     try:

@@ -101,36 +101,12 @@ class RayExtractor:
         progress: Callable[[Extraction], None] | None = None,
     ) -> Iterator[Extraction]:
         """As `Extractor.extract` with the photo loader: in order, errors included."""
-        ray = self._connect()
+        ray = connect_ray(self._address)
         for chunk in chunked(sources):
             for extraction in self._extract_chunk(ray, chunk, limits):
                 if progress is not None:
                     progress(extraction)
                 yield extraction
-
-    def _connect(self) -> Any:
-        try:
-            import ray
-            import ray.data
-        except ImportError as error:
-            raise MissingExtraError("--ray", "ray") from error
-        if not ray.is_initialized():
-            address = None if self._address == LOCAL else self._address
-            options: dict[str, Any] = {} if address else {"include_dashboard": False}
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
-            except Exception as error:  # Ray raises bare ones when a node does not come up in time
-                reason = str(error).strip().partition("\n")[0]
-                if address is None:
-                    raise TesseraError(
-                        f"Ray could not be started here: {reason} Try again, or without --ray."
-                    ) from error
-                raise UsageError(
-                    f"no Ray answers at '{self._address}': {reason} Start it with `ray start --head`, or use --ray "
-                    "alone for this machine."
-                ) from error
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        return ray
 
     def _extract_chunk(self, ray: Any, sources: list[Source], limits: Limits) -> Iterator[Extraction]:
         rows = [_to_row(index, source) for index, source in enumerate(sources)]
@@ -155,6 +131,30 @@ class RayExtractor:
                 index += 1
         if index != len(sources):
             raise TesseraError(f"Ray gave {index} of {len(sources)} descriptors. Run the command again: it resumes.")
+
+
+def connect_ray(address: str) -> Any:
+    """Ray, connected to a cluster, or started here for the address "local"."""
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise MissingExtraError("--ray", "ray") from error
+    if not ray.is_initialized():
+        remote = None if address == LOCAL else address
+        options: dict[str, Any] = {} if remote else {"include_dashboard": False}
+        try:
+            ray.init(address=remote, log_to_driver=False, logging_level="ERROR", **options)
+        except Exception as error:  # Ray raises bare ones when a node does not come up in time
+            reason = str(error).strip().partition("\n")[0]
+            if remote is None:
+                raise TesseraError(f"Ray could not be started here: {reason} Try again, or without --ray.") from error
+            raise UsageError(
+                f"no Ray answers at '{address}': {reason} Start it with `ray start --head`, or use --ray "
+                "alone for this machine."
+            ) from error
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    return ray
 
 
 def chunked(sources: Iterable[Source], most: int = _CHUNK_SOURCES, most_bytes: int = _CHUNK_BYTES) -> Iterator[Any]:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.data.boxes import Box
 from tessera.data.images import DEFAULT_LIMITS, Limits
-from tessera.errors import GalleryError, TesseraError, UsageError
+from tessera.errors import GalleryError, TesseraError, UsageError, unknown_name
 from tessera.gallery.catalog import browsing
 from tessera.gallery.catalog.batch import Batch
 from tessera.gallery.catalog.browsing import Place
@@ -64,7 +64,19 @@ class Gallery:
     has while a thread catches up (for a service that must not pause; what was changed a moment ago may be missing).
 
     One gallery may be used from several threads at once: searches run side by side, writes one after the other.
+
+    catalog "remote", with engine "milvus:URI" and storage, a folder or a URL of fsspec: the records lie in Milvus and
+    the descriptors in Parquet shards, for many writers on many machines; `path` only says where (docs/remote.md).
     """
+
+    def __new__(cls, path: str | os.PathLike[str], *_: Any, catalog: str | None = None, **__: Any) -> Self:
+        if catalog not in (None, "local", "remote"):
+            raise UsageError(unknown_name("catalogue", str(catalog), ("local", "remote")))
+        if cls is Gallery and (catalog == "remote" or (Path(path) / "remote.json").is_file()):
+            from tessera.gallery.remote.remote_gallery import RemoteGallery
+
+            return cast(Self, object.__new__(RemoteGallery))
+        return object.__new__(cls)
 
     def __init__(
         self,
@@ -78,7 +90,11 @@ class Gallery:
         threads: int | None = None,
         create: bool = True,
         reload: Literal["inline", "background"] = "inline",
+        catalog: str | None = None,
+        storage: str | None = None,
     ) -> None:
+        if storage is not None:
+            raise UsageError("--storage is for --catalog remote: a local catalogue holds its descriptors itself.")
         self.path = Path(path)
         self._store = Store(
             self.path,

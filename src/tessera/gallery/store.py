@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -49,11 +50,16 @@ DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
 # How long to wait for another process that makes the gallery: on a busy machine, importing FAISS alone takes seconds.
 _MAKING_S, _BETWEEN_TRIES_S = 30.0, 0.02
 LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
-_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", "frames", LOCAL_NAME, POSTINGS_FOLDER)
+_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", "remote.json", "frames", LOCAL_NAME, POSTINGS_FOLDER)
 
 
 class Store:
-    """What the parts of a gallery share. The settings that were asked for win over those in the catalogue."""
+    """What the parts of a gallery share. The settings that were asked for win over those in the catalogue.
+
+    has_postings: whether there is an inverted file of all local features, so that a search may score every image.
+    """
+
+    has_postings = True
 
     def __init__(
         self,
@@ -415,3 +421,13 @@ def _known_codec(codec: str | None) -> str | None:
 def _absolute_folder(model: str) -> str:
     path = Path(model)
     return str(path.absolute()) if path.is_dir() else model
+
+
+def _search_alone() -> None:
+    """A fork has none of OpenMP's threads, and FAISS, in the thread that forked, would wait for them for ever."""
+    if (faiss := sys.modules.get("faiss")) is not None:
+        faiss.omp_set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_search_alone)

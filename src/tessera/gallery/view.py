@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.gallery.catalog.snapshot import Ids, Snapshot
-from tessera.gallery.engines.engine import Index, Shown
+from tessera.gallery.engines.engine import Allowed, Index, Shown
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,12 @@ class View:
     def is_current(self) -> bool:
         """Whether the index was pinned at the snapshot's own moment."""
         return self.shown.generation == self.snapshot.generation
+
+    def most_found(self, allowed: Allowed | None) -> int:
+        """As many images as a search can find at most; not counted where the index filters by itself."""
+        if allowed is None or self.shown.can_filter(allowed.conditions):
+            return self.index.size
+        return min(self.index.size, len(allowed))
 
     def descriptors(self, ids: Ids) -> npt.NDArray[np.float32]:
         """Stored descriptors K D; zeros for an image that was removed a moment ago."""

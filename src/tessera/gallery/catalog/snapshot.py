@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -461,6 +463,16 @@ def _entry(row: Sequence[Any]) -> Entry:
             # Not by SQLite: it writes numbers into JSON with fifteen digits, and infinity as no JSON at all.
             values[key] = (text, None if isinstance(found[key], list | dict) else filters.number(found[key]), kind)
     return Entry(image_id, path, content_hash, values)
+
+
+def entry_of(record: Record, facts: str, metadata: str) -> Entry:
+    """What a catalogue would say of an image that it does not hold, facts and metadata as it keeps them."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:  # some ten microseconds
+        (values,) = connection.execute(
+            f"SELECT ({_VALUES}(?) WHERE value IS NOT NULL), ({_VALUES}(?) WHERE value IS NOT NULL)", (facts, metadata)
+        )
+    path, content_hash = os.fsencode(record.path), bytes.fromhex(record.content_hash or "")
+    return _entry((record.id, path, content_hash, record.width, record.height, record.size, facts, metadata, *values))
 
 
 def decode_descriptors(blobs: Sequence[bytes]) -> Descriptors:

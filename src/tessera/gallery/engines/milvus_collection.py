@@ -37,9 +37,14 @@ class Description:
 
 
 class MilvusCollection:
-    def __init__(self, connection: MilvusConnection, name: str) -> None:
+    """consistency: of what is read of rows, as Milvus calls it. Strong waits for all that was written before."""
+
+    layout: int | str = LAYOUT
+
+    def __init__(self, connection: MilvusConnection, name: str, *, consistency: str = "Strong") -> None:
         self.connection = connection
         self.name = name
+        self._consistency = consistency
 
     def describe(self) -> Description | None:
         """None where there is none, or one that this version did not make."""
@@ -53,38 +58,45 @@ class MilvusCollection:
         text = self.connection.call(ask)
         try:
             said = json.loads(text or "")
-            return Description(said["fingerprint"], tuple(said["keys"])) if said["layout"] == LAYOUT else None
+            return Description(said["fingerprint"], tuple(said["keys"])) if said["layout"] == self.layout else None
         except (ValueError, KeyError, TypeError):
             return None
 
     def make(self, snapshot: Snapshot, fingerprint: str, dim: int) -> Description:
         """An empty collection, in place of any that was there."""
-        from pymilvus import DataType
-
         own = [key for key in snapshot.commonest_keys(TYPED_KEYS) if key not in ALWAYS_TYPED]
         made = Description(fingerprint, (*ALWAYS_TYPED, *own))
-        said = json.dumps({"layout": LAYOUT, "fingerprint": fingerprint, "keys": made.keys})
 
         def make(client: Any) -> None:
             if client.has_collection(self.name, timeout=CALL_S):
                 client.drop_collection(self.name, timeout=CALL_S)
-            schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=said)
-            schema.add_field(_KEY, DataType.INT64, is_primary=True)
-            schema.add_field(_VECTOR, DataType.FLOAT_VECTOR, dim=dim)
-            schema.add_field(_DIGEST, DataType.INT64)
-            schema.add_field("path", DataType.VARCHAR, max_length=_LARGEST_TEXT)
-            schema.add_field("content_hash", DataType.VARCHAR, max_length=128)
-            schema.add_field(METADATA, DataType.JSON)
-            for name, form in typed_fields(made.keys):
-                if form == "number":
-                    schema.add_field(name, DataType.DOUBLE)
-                else:
-                    schema.add_field(name, DataType.VARCHAR, max_length=_LARGEST_TEXT)
-            options = {"properties": {_SAYS: said}} if self.connection.is_file else {}  # a file keeps no description
-            client.create_collection(self.name, schema=schema, timeout=CALL_S, **options)
+            self._create(client, made, dim)
 
         self.connection.call(make)
         return made
+
+    def _create(self, client: Any, made: Description, dim: int) -> None:
+        from pymilvus import DataType
+
+        said = json.dumps({"layout": self.layout, "fingerprint": made.fingerprint, "keys": made.keys})
+        schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=said)
+        schema.add_field(_KEY, DataType.INT64, is_primary=True)
+        schema.add_field(_VECTOR, DataType.FLOAT_VECTOR, dim=dim)
+        schema.add_field(_DIGEST, DataType.INT64)
+        schema.add_field("path", DataType.VARCHAR, max_length=_LARGEST_TEXT)
+        schema.add_field("content_hash", DataType.VARCHAR, max_length=128)
+        schema.add_field(METADATA, DataType.JSON)
+        for name, form in typed_fields(made.keys):
+            if form == "number":
+                schema.add_field(name, DataType.DOUBLE)
+            else:
+                schema.add_field(name, DataType.VARCHAR, max_length=_LARGEST_TEXT)
+        self._add_fields(schema)
+        options = {"properties": {_SAYS: said}} if self.connection.is_file else {}  # a file keeps no description
+        client.create_collection(self.name, schema=schema, timeout=CALL_S, **options)
+
+    def _add_fields(self, schema: Any) -> None:
+        """What a kind of collection has beside the fields that every one has."""
 
     def drop(self) -> None:
         self.connection.call(lambda client: client.drop_collection(self.name, timeout=CALL_S))
@@ -95,7 +107,7 @@ class MilvusCollection:
             part = entries[start : start + PUSH_ROWS]
             descriptors = snapshot.descriptors([entry.id for entry in part])
             rows = [
-                {_KEY: entry.id, _VECTOR: descriptors[entry.id].astype(np.float32), **_fields(entry, keys)}
+                {_KEY: entry.id, _VECTOR: descriptors[entry.id].astype(np.float32), **row_of(entry, keys)}
                 for entry in part
             ]
             self._write("upsert", data=rows)
@@ -118,7 +130,7 @@ class MilvusCollection:
             there: dict[int, int] = {}
             for low in range(after, last, PAGE_ROWS):
                 there |= self._digests(f"{_KEY} > {low} and {_KEY} <= {min(low + PAGE_ROWS, last)}")
-            changed = [entry for entry in entries if there.get(entry.id) != _fields(entry, keys)[_DIGEST]]
+            changed = [entry for entry in entries if there.get(entry.id) != row_of(entry, keys)[_DIGEST]]
             yield changed, sorted(there.keys() - {entry.id for entry in entries})
             after = last
         while beyond := self._digests(f"{_KEY} > {after}"):
@@ -126,20 +138,24 @@ class MilvusCollection:
             after = max(beyond)
 
     def _digests(self, expression: str) -> dict[int, int]:
-        rows = self.connection.call(
+        return {int(row[_KEY]): int(row[_DIGEST]) for row in self.query(expression, [_KEY, _DIGEST])}
+
+    def query(self, expression: str, fields: Sequence[str], limit: int = PAGE_ROWS) -> list[dict[str, Any]]:
+        """The fields of rows that meet an expression."""
+        rows: list[dict[str, Any]] = self.connection.call(
             lambda client: client.query(
-                self.name, filter=expression, output_fields=[_KEY, _DIGEST], limit=PAGE_ROWS,
-                consistency_level="Strong", timeout=CALL_S,
+                self.name, filter=expression, output_fields=list(fields), limit=limit,
+                consistency_level=self._consistency, timeout=CALL_S,
             ),
             collection=self.name,
         )  # fmt: skip
-        return {int(row[_KEY]): int(row[_DIGEST]) for row in rows}
+        return rows
 
     def count(self) -> int:
-        """Rows, everything that was written before included; rows that are there twice count twice."""
+        """Rows; those that are there twice count twice."""
         rows = self.connection.call(
             lambda client: client.query(
-                self.name, filter="", output_fields=["count(*)"], consistency_level="Strong", timeout=CALL_S
+                self.name, filter="", output_fields=["count(*)"], consistency_level=self._consistency, timeout=CALL_S
             ),
             collection=self.name,
         )
@@ -195,7 +211,7 @@ def by_ids(ids: Ids) -> str:
     return f"{_KEY} in {ids.tolist()}"
 
 
-def _fields(entry: Entry, keys: Sequence[str]) -> dict[str, Any]:
+def row_of(entry: Entry, keys: Sequence[str]) -> dict[str, Any]:
     """Everything but the descriptor, which never changes under an id, with a digest to compare by."""
     row = {
         "path": printable(from_blob(entry.path)),

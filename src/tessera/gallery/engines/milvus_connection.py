@@ -37,10 +37,14 @@ T = TypeVar("T")
 
 
 class MilvusConnection:
-    """Used by as many threads as there are. wait_s: how long a call that fails for a passing reason is tried again."""
+    """Used by as many threads as there are. wait_s: how long a call that fails for a passing reason is tried again.
 
-    def __init__(self, uri: str, *, wait_s: float) -> None:
+    holds_catalog: whether the server has the records themselves, so that there is no doing without it.
+    """
+
+    def __init__(self, uri: str, *, wait_s: float, holds_catalog: bool = False) -> None:
         self.uri = uri
+        self._holds_catalog = holds_catalog
         self.is_file = "://" not in uri
         self._wait_s = _seconds(os.environ.get(WAIT_VARIABLE), wait_s)
         self._lock = threading.RLock()
@@ -109,12 +113,12 @@ class MilvusConnection:
         if found is None:
             raise GalleryError(
                 f"The server at {self.uri} says it is of the version '{version}', which is none of Milvus. "
-                f"Use Milvus {oldest} or later, or `tessera migrate --engine faiss`."
+                f"Use Milvus {oldest} or later{self._way_out(', or')}"
             )
         if (int(found[1]), int(found[2])) < _OLDEST:
             raise GalleryError(
-                f"The server at {self.uri} is Milvus {version}, which is too old. Use {oldest} or later, or "
-                "`tessera migrate --engine faiss`."
+                f"The server at {self.uri} is Milvus {version}, which is too old. Use {oldest} or later"
+                f"{self._way_out(', or')}"
             )
 
     def _is_wrong_host(self) -> bool:
@@ -127,11 +131,18 @@ class MilvusConnection:
             return True
         return False
 
+    def _way_out(self, joined: str) -> str:
+        return "." if self._holds_catalog else f"{joined} `tessera migrate --engine faiss`."
+
     def _unavailable(self, waited: float, error: Exception) -> EngineUnavailableError:
+        kept = (
+            "what was stored is in the shards, and the next `tessera index` sends Milvus what it lacks"
+            if self._holds_catalog
+            else "the catalogue holds every image, and the next command sends Milvus what it lacks"
+        )
         return EngineUnavailableError(
             f"Milvus at {self.uri} did not answer for {waited:.0f} s ({_reason(error)}). Start it, or see why it is "
-            "not reached; nothing is lost: the catalogue holds every image, and the next command sends Milvus what it "
-            "lacks. Without it: `tessera migrate --engine faiss`."
+            f"not reached; nothing is lost: {kept}{self._way_out('. Without it:')}"
         )
 
     def _translated(self, error: Exception, code: int | None, name: str) -> Exception:

@@ -25,7 +25,7 @@ from tessera.index.files import sample_digest
 from tessera.index.locks import SharedLock
 from tessera.local.compact import Codes, CompactFeatures
 from tessera.local.postings import Ids, Postings, Scores, verify_files
-from tessera.storage import hash_file, write_atomically
+from tessera.storage import hash_file, parse_json, write_atomically
 
 FOLDER = "postings"
 _MANIFEST = "manifest.json"
@@ -59,6 +59,8 @@ class _Manifest:
 
 class PostingsIndex:
     """One inverted file of one gallery, for as many threads as there are."""
+
+    is_filtered = False
 
     def __init__(self, gallery_dir: Path, num_words: int, features: str) -> None:
         self.folder = gallery_dir / FOLDER
@@ -206,11 +208,11 @@ class PostingsIndex:
 
     def _read_manifest(self) -> _Manifest | None:
         try:
-            values = json.loads((self.folder / _MANIFEST).read_bytes())
+            values = parse_json((self.folder / _MANIFEST).read_bytes())
             if values.pop("sha256") != _sum(values):
                 return None
             return _Manifest(values["fingerprint"], tuple(_Segment(**segment) for segment in values["segments"]))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
 

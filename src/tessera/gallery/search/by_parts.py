@@ -71,7 +71,12 @@ class _Scored:
 
 
 class Scorer(Protocol):
-    """What scores images by local features: ids, ascending, and ASMK*'s similarity of each."""
+    """What scores images by local features: ids, ascending, and ASMK*'s similarity of each.
+
+    is_filtered: whether these are only images that may be found.
+    """
+
+    is_filtered: bool
 
     def scores(self, words: npt.NDArray[np.int64], codes: Codes) -> tuple[Ids, Vector]: ...
 
@@ -79,8 +84,10 @@ class Scorer(Protocol):
 class ShortlistPostings:
     """Of a gallery too large to scan, the images whose descriptors are nearest, as an inverted file of their own."""
 
+    is_filtered = True
+
     def __init__(self, view: View, model: PartsModel, descriptor: Vector, allowed: Allowed | None) -> None:
-        columns = min(NUM_SHORTLISTED, view.index.size if allowed is None else len(allowed))
+        columns = min(NUM_SHORTLISTED, view.most_found(allowed))
         nearest = (
             view.index.search(descriptor[None], columns, allowed=allowed)[1][0] if columns else np.empty(0, np.int64)
         )
@@ -152,7 +159,7 @@ class PartsSearch:
         chosen = [local_ids[best]]
         nearest = np.empty(0, np.int64)
         if weight:
-            columns = min(count, self._view.index.size if self._allowed is None else len(self._allowed))
+            columns = min(count, self._view.most_found(self._allowed))
             if columns:
                 nearest = self._view.index.search(descriptor[None], columns, allowed=self._allowed)[1][0]
                 nearest = nearest[(nearest >= 0) & (nearest != self._own)]
@@ -180,7 +187,9 @@ class PartsSearch:
 
     def _usable(self, ids: Ids) -> npt.NDArray[np.int64]:
         """Which rows of the postings may be found."""
-        kept = np.ones(len(ids), bool) if self._allowed is None else np.isin(ids, self._allowed.ids)
+        kept = np.ones(len(ids), bool)
+        if self._allowed is not None and not self._postings.is_filtered:
+            kept = np.isin(ids, self._allowed.ids)
         if self._own is not None:
             kept &= ids != self._own
         return np.flatnonzero(kept)

@@ -81,7 +81,7 @@ class PartsSearcher:
         own: int | None,
     ) -> Judged:
         scorer: Scorer
-        if view.index.size > MOST_SCANNED:
+        if view.index.size > MOST_SCANNED or not self._store.has_postings:
             scorer = ShortlistPostings(view, self.model, descriptor, allowed)
         else:
             self._store.refresh_postings(view.snapshot)
