@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sqlite3
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from acts import CATALOG, Yard
+
+HUNG_S = 300  # no act takes ten seconds, on a busy machine a minute
 
 
 def verify(folder: Path, yard: Yard, told: dict[str, str], *, damaged: bool = False) -> str | None:
@@ -137,17 +141,25 @@ def admit_tessera_errors(act: Callable[[], str | object | None], *, admitted: bo
 
 
 def in_child(act: Callable[[], str | None], *, may_be_killed: bool = False) -> str | None:
-    """What an act says, made in a process of its own."""
+    """What an act says, made in a process of its own; one that hangs is ended, with whatever it has forked."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
+        os.setsid()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         os.write(writing, (act() or "").encode(errors="replace")[:60000])
         os._exit(0)
     os.close(writing)
-    said = b""
-    while piece := os.read(reading, 65536):
+    said, deadline = b"", time.monotonic() + HUNG_S
+    while True:
+        if not select.select([reading], [], [], max(0, deadline - time.monotonic()))[0]:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(reading)
+            return f"hung for {HUNG_S} s"
+        if not (piece := os.read(reading, 65536)):
+            break
         said += piece
     os.close(reading)
     _, status = os.waitpid(child, 0)

@@ -1,12 +1,17 @@
 """Measure the default search, and fit the curve that makes probabilities of its scores.
 
     python scripts/local/measure_parts.py --data DATA --role val -o WORK/val
-    python scripts/local/measure_parts.py --data DATA --role train --fit -o WORK/train
+    python scripts/local/measure_parts.py --data DATA --role train --model ONE --sets SET... -o WORK/one
+    python scripts/local/measure_parts.py --data DATA --role train --model OTHER --sets SET... --also WORK/one --fit \
+        -o WORK/other
 
 DATA holds `instances` and `gldv2-50`. All photos of the role make one gallery, in the folder WORK/ROLE, kept for the
 next run; gldv2-50's areas are distractors only. Each query is searched twice: leave one out, and with every photo of
 its thing taken out. Writes `map.csv`, `reliability.csv` and `certainty.csv`; `--fit` prints the curve. What was
 found is kept as well: `--again` judges it by other weights (`--weights`) without searching.
+
+The packaged model was fitted to sets of the train role, and would find them better than what nobody has seen. So the
+curve is fitted with twins of it that were fitted to half of the sets each, asked with the other half.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from tessera.local.parts import PartsModel
 from tessera.local.postings import aggregate_query
 
 Array = npt.NDArray[np.float64]
+KEPT = "queries.pkl"
 SHOWN = 10  # hits of a query that the curve is about: what a person looks at
 BINS = 10
 KNOTS = 16
@@ -69,6 +75,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--role", choices=("train", "val"), default="val")
+    parser.add_argument("--model", default="lite", help="a bundle to describe with")
+    parser.add_argument("--sets", nargs="+", help="ask with photos of these sets alone")
+    parser.add_argument("--also", type=Path, nargs="+", default=[], help="folders of other runs, judged together")
     parser.add_argument("--every", type=int, default=1, help="ask with every n-th photo of instances")
     parser.add_argument("--every-landmark", type=int, default=4, help="and of gldv2-50")
     parser.add_argument("--most", type=int, default=1000, help="photos of each landmark of gldv2-50")
@@ -79,10 +88,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    kept = args.output / "queries.pkl"
     if not args.again:
-        kept.write_bytes(pickle.dumps(search(args)))
-    asked = pickle.loads(kept.read_bytes())
+        (args.output / KEPT).write_bytes(pickle.dumps(search(args)))
+    asked = [query for folder in (args.output, *args.also) for query in pickle.loads((folder / KEPT).read_bytes())]
     calibration = load_calibration(PartsModel.open().system.folder)
     if args.weights:
         calibration = dataclasses.replace(calibration, weights=tuple(args.weights))
@@ -96,10 +104,10 @@ def main() -> None:
 
 def search(args: argparse.Namespace) -> list[Query]:
     photos = list(read_photos(args.data, args.role, args.most))
-    asking = [k for k, photo in enumerate(photos) if photo.asks]
+    asking = [k for k, photo in enumerate(photos) if photo.asks and (not args.sets or photo.set in args.sets)]
     landmarks = [k for k in asking if photos[k].set == "gldv2-50"][args.first :: args.every_landmark]
     queries = [k for k in asking if photos[k].set != "gldv2-50"][args.first :: args.every] + landmarks
-    with Gallery(args.output / "gallery") as gallery:
+    with Gallery(args.output / "gallery", args.model) as gallery:
         fill(gallery, photos, args.output)
         return list(ask(gallery, photos, queries))
 
@@ -143,7 +151,7 @@ def ask(gallery: Gallery, photos: list[Photo], queries: list[int]) -> Iterator[Q
         for done, k in enumerate(queries):
             picture = QueryPicture(photos[k].path, exclude=int(own_ids[k]))
             descriptor = picture.describe(view.snapshot, lambda: store.open_extractor(view.snapshot))
-            features = parts.describe(picture, view)
+            features = parts.describe(picture)
             own, everything = int(own_ids[k]), SearchOptions(len(photos))
             strangers = Allowed((), partial(np.sort, own_ids[things != things[k]]))
             hits = parts.search(view, descriptor, features, everything, None, own)
@@ -216,9 +224,10 @@ def fit_curve(asked: list[Query], calibration: Calibration) -> tuple[tuple[float
             (mean, weight, count), (before, weight_before, count_before) = blocks.pop(), blocks.pop()
             joined = weight + weight_before
             blocks.append(((mean * weight + before * weight_before) / joined, joined, count + count_before))
-    chances = [mean for mean, _, count in blocks for _ in range(count)]
+    means = [mean for mean, _, count in blocks for _ in range(count)]
     level = np.arange(KNOTS) * LEAST_STEP  # a better hit is a little more likely, even where training cannot tell
-    curve = [(round(x, 3), round(float(p), 4)) for x, p in zip(knots, np.array(chances) + level, strict=True)]
+    chances = np.minimum(means, OUTERMOST[1][1] - LEAST_STEP * KNOTS) + level
+    curve = [(round(x, 3), round(float(p), 4)) for x, p in zip(knots, chances, strict=True)]
     return (OUTERMOST[0], *curve, OUTERMOST[1])
 
 

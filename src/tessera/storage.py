@@ -6,12 +6,14 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tessera.errors import StorageError
 
@@ -161,3 +163,11 @@ def storage_error(error: OSError, path: Path) -> StorageError:
             "nothing that was already stored is lost."
         )
     return StorageError(f"{path} could not be written: {error.strerror or error}. Check the permissions of its folder.")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON of a file says; ValueError where it cannot be read, one that is nested too deeply included."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

@@ -236,3 +236,39 @@ def test_opening_waits_for_whoever_is_making_the_gallery_and_keeps_its_choice(
         Catalog(half_made / "catalog.sqlite").prepare()
         with pytest.raises(GalleryLockedError, match="is being written"):
             tessera.Gallery(half_made, create=False)
+
+
+_FORKING = """
+import os, sys, time, tessera
+from tessera.errors import GalleryLockedError
+photos, folder, bundle = sys.argv[1:]
+names = sorted(os.listdir(photos))
+with tessera.Gallery(folder, bundle) as gallery:
+    gallery.index(os.path.join(photos, names[0]))
+    gallery.search(os.path.join(photos, names[0]))
+    child = os.fork()
+    for name in names[1:3] if child else names[3:5]:
+        while True:
+            try:
+                gallery.index(os.path.join(photos, name))
+                break
+            except GalleryLockedError:
+                time.sleep(0.01)
+        assert gallery.search(os.path.join(photos, name), 1)[0].path.endswith(name)
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(gallery) == 5
+"""
+
+
+def test_a_process_that_forks_and_its_child_both_go_on(tmp_path: Path, small_bundle: Path) -> None:
+    """Threads do not survive a fork: neither those of the gallery nor OpenMP's may be waited for."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for k in range(5):
+        Image.effect_noise((160, 120), 40 + 10 * k).convert("RGB").save(photos / f"{k}.png")
+    threads = os.environ | {"OMP_NUM_THREADS": "2"}  # one thread has nobody to wait for
+    command = [sys.executable, "-c", _FORKING, str(photos), str(tmp_path / "gallery"), str(small_bundle)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=threads, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -57,6 +57,18 @@ def test_regions_follow_a_shift_and_are_described_alike(scene):
     assert np.median(cosines[inner]) > 0.98
 
 
+def test_words_lie_in_the_groups_that_faiss_would_put_them_in(model):
+    import faiss
+
+    lists, coarse = model._quantiser.invlists, model._coarse
+    expected = coarse.search(model.system.codebook.centroids, 1)[1][:, 0]
+    assert model._quantiser.ntotal == len(expected)
+    for group in range(model._quantiser.nlist):
+        size = lists.list_size(group)
+        ids = faiss.rev_swig_ptr(lists.get_ids(group), size)
+        assert np.array_equal(ids, np.flatnonzero(expected == group))
+
+
 def test_features_are_the_same_twice_strongest_first_and_unit(scene, model):
     again = model.extract(paint_scene(0, SIZE))
     assert np.array_equal(again.descriptors, scene.descriptors)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tessera.bench import parts_peers
 from tessera.bench.pictures import make_pictures
 from tessera.bench.synthesis import Synthesis
 from tessera.data.images import load_photo
@@ -34,6 +36,7 @@ _RELATIVES = 20  # images that show what a query shows
 _SHARED = 0.15  # of its features
 _TURNED = 0.12  # signs of a shared feature
 _BATCH = 1000
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _SUFFIXES = {".jpg", ".jpeg", ".png"}
 
 
@@ -44,10 +47,11 @@ def measure_parts(
     num_photos: int,
     queries: int,
     folder: Path | None,
+    peers: bool,
     say: Callable[[str], None],
     seed: int = 0,
 ) -> dict[str, Any]:
-    """folder: where the drawn gallery is made, and found again by the next run."""
+    """folder: where the drawn gallery is made, and found again by the next run. peers: `tessera.bench.parts_peers`."""
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         kept = folder or work
@@ -68,6 +72,13 @@ def measure_parts(
         say(f"Searching for {min(queries, len(pictures))} pictures")
         answer = subprocess.run(asked, check=True, capture_output=True, text=True)  # its memory is its own
         report["search"] = json.loads(answer.stdout)
+        if peers:
+            say("Asking the published package and brute force, too")
+            asked = [sys.executable, "-m", parts_peers.__name__, str(path), str(queries), *map(str, pictures)]
+            answer = subprocess.run(
+                asked, check=True, capture_output=True, text=True, env={**os.environ, **_ONE_THREAD}
+            )
+            report["peers"] = json.loads(answer.stdout)
     return report
 
 
@@ -219,7 +230,8 @@ def to_markdown(report: dict[str, Any]) -> str:
         ("local features and inverted file, KB an image", f"{search['bytes_an_image'] / 1024:.1f}"),
         ("peak of memory, mapped files included, GB", f"{search['peak_bytes'] / 2**30:.2f}"),
     ]
-    return "\n".join(["| what | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows)])
+    table = "\n".join(["| what | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows)])
+    return f"{table}\n\n{parts_peers.to_markdown(report['peers'])}" if "peers" in report else table
 
 
 if __name__ == "__main__":

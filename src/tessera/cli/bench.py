@@ -176,6 +176,10 @@ def parts(
     folder: Annotated[
         str | None, typer.Option(help="Where the drawn gallery is made, and found again by the next run.")
     ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="The asmk package and matching every descriptor, too, on the same gallery."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Answer in JSON instead of Markdown.")] = False,
 ) -> None:
     """The default search: indexing beside the network alone, a search with verification, bytes and memory.
@@ -193,6 +197,7 @@ def parts(
         num_photos=num_photos,
         queries=queries,
         folder=Path(folder) if folder else None,
+        peers=peers,
         say=say,
     )
     print(json_module.dumps(report) if json else to_markdown(report))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -73,6 +75,7 @@ def search(
     Several pictures are searched for in one run, as fast as the network describes them; one that cannot be read is
     said, and the others go on. Ranks start at 1 here; in the JSON, `rank` starts at 0.
     """
+    _let_numpy_use_one_thread()
     from tessera.cli.queries import is_one, read_queries
     from tessera.data.boxes import parse_box
     from tessera.gallery.catalog.filters import parse_near
@@ -112,11 +115,8 @@ def search(
                     answers.append((name, query, outcome))
                 if bar is not None:
                     bar(len(answers) + failed, len(answers) + failed, failed)
-    for name, _, result in answers:
-        for note in result.notes:
-            say(note if single else f"{name}: {note}")
-        if options["where"] and not result:
-            say("no image of the gallery meets the conditions of --where and --near")
+    _say_notes(answers, single=single, has_conditions=options["where"] is not None)
+    for _, _, result in answers:
         if sort == "date":
             result.hits.sort(key=lambda hit: str(hit.metadata.get("date", "9999")))
     if sheet is not None or open_page:
@@ -134,6 +134,20 @@ def search(
             _print_hits(result)
     if failed or not answers:
         raise typer.Exit(1)
+
+
+def _let_numpy_use_one_thread() -> None:
+    """It would start one a core, which takes longer than they save: products are small here."""
+    if "numpy" not in sys.modules:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def _say_notes(answers: list[tuple[str, Any, SearchResult]], *, single: bool, has_conditions: bool) -> None:
+    for name, _, result in answers:
+        for note in result.notes:
+            say(note if single else f"{name}: {note}")
+        if has_conditions and not result:
+            say("no image of the gallery meets the conditions of --where and --near")
 
 
 def _bar(single: bool) -> AbstractContextManager[Any]:

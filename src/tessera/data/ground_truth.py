@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from tessera.data.pickles import load_plain_pickle
 from tessera.errors import DataError, TesseraError
+from tessera.storage import parse_json
 
 IntArray = npt.NDArray[np.int64]
 Box = tuple[float, float, float, float]
@@ -72,10 +72,10 @@ def read_ground_truth(path: Path | str) -> GroundTruth:
 def read_json(path: Path) -> Any:
     """The content of a JSON file, or a DataError that says where it is broken."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}.") from error
 
 

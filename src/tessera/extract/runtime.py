@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -60,19 +60,19 @@ class OnnxRuntime(Runtime):
         options.enable_mem_pattern = False  # images have many shapes
         providers = (["CUDAExecutionProvider"] if use_cuda else []) + ["CPUExecutionProvider"]
 
-        def open_session(path: Path) -> Any:
+        def open_session(path: Path, pid: int) -> Any:
             try:
                 return onnxruntime.InferenceSession(str(path), options, providers=providers)
             except Exception as error:
                 raise ModelError(f"{path} cannot be loaded: {error}. Make the bundle again.") from error
 
-        self._session = open_session(bundle.onnx_path)
-        self.device = "cuda" if "CUDAExecutionProvider" in self._session.get_providers() else "cpu"
-        self.output_names = tuple(output.name for output in self._session.get_outputs())
-        image = self._session.get_inputs()[0]
+        self._bundle = bundle
+        self._opened = cache(open_session)  # by process: the threads of a session do not survive a fork
+        session = self._opened(bundle.onnx_path, os.getpid())
+        self.device = "cuda" if "CUDAExecutionProvider" in session.get_providers() else "cpu"
+        self.output_names = tuple(output.name for output in session.get_outputs())
+        image = session.get_inputs()[0]
         self._input, self._one_by_one = image.name, image.shape[0] == 1  # graphs of others may take no batch
-        # A graph apart, and opened when somebody asks why: a search must not pay for it.
-        self._open_contributions = cache(partial(open_session, bundle.position_contributions_path))
         if bundle.position_contributions_path.is_file():
             self.output_names += (POSITION_CONTRIBUTIONS,)
 
@@ -83,10 +83,13 @@ class OnnxRuntime(Runtime):
             return {name: np.concatenate([found[name] for found in each]) for name in outputs}
         try:
             names = [name for name in outputs if name != POSITION_CONTRIBUTIONS]
-            found = dict(zip(names, self._session.run(names, {self._input: images}), strict=True)) if names else {}
-            if POSITION_CONTRIBUTIONS in outputs:
-                (added,) = self._open_contributions().run([POSITION_CONTRIBUTIONS], {self._input: images})
-                found[POSITION_CONTRIBUTIONS] = added
+            found: Outputs = {}
+            if names:
+                session = self._opened(self._bundle.onnx_path, os.getpid())
+                found = dict(zip(names, session.run(names, {self._input: images}), strict=True))
+            if POSITION_CONTRIBUTIONS in outputs:  # a graph apart, opened when somebody asks why
+                why = self._opened(self._bundle.position_contributions_path, os.getpid())
+                (found[POSITION_CONTRIBUTIONS],) = why.run([POSITION_CONTRIBUTIONS], {self._input: images})
         except Exception as error:
             shape = " x ".join(str(side) for side in images.shape)
             raise ModelError(f"the network failed on images of shape {shape}: {error}") from error

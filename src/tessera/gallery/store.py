@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -420,3 +421,13 @@ def _known_codec(codec: str | None) -> str | None:
 def _absolute_folder(model: str) -> str:
     path = Path(model)
     return str(path.absolute()) if path.is_dir() else model
+
+
+def _search_alone() -> None:
+    """A fork has none of OpenMP's threads, and FAISS, in the thread that forked, would wait for them for ever."""
+    if (faiss := sys.modules.get("faiss")) is not None:
+        faiss.omp_set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_search_alone)

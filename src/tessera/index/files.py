@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import IndexingError
-from tessera.storage import atomic_path, hash_file, make_folder, write_atomically
+from tessera.storage import atomic_path, hash_file, make_folder, parse_json, write_atomically
 
 MANIFEST = "manifest.json"
 FORMAT = 3
@@ -104,7 +104,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise IndexingError(f"There is no index in {folder}: {MANIFEST} is missing. Build one.")
     try:
-        sealed = json.loads(path.read_text())
+        sealed = parse_json(path.read_text())
         manifest = sealed["index"]
         body = json.dumps(manifest, sort_keys=True)
         whole = sealed["sha256"] == hashlib.sha256(body.encode()).hexdigest()

@@ -7,7 +7,6 @@ pairs of training photos, makes a probability of the score (isotonic regression;
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from tessera.config import from_mapping
 from tessera.errors import ConfigError, ModelError
+from tessera.storage import parse_json
 
 Vector = npt.NDArray[np.float32]
 Array = npt.NDArray[np.float64]
@@ -127,6 +127,6 @@ def load_calibration(folder: Path) -> Calibration:
     """The calibration of a packaged system."""
     path = folder / FILE_NAME
     try:
-        return from_mapping(Calibration, json.loads(path.read_text()))
+        return from_mapping(Calibration, parse_json(path.read_text()))
     except (OSError, ValueError, TypeError, ConfigError) as error:
         raise ModelError(f"{path} cannot be read: {error}. Install the package again.") from error

@@ -111,7 +111,9 @@ class PartsModel:
         coarse = faiss.IndexFlatL2(groups.shape[1])
         coarse.add(groups)
         index = faiss.IndexIVFFlat(coarse, groups.shape[1], len(groups))
-        index.add(self._centroids)
+        # FAISS would find the nearest group of each centroid, too, in ten times the time.
+        nearest = (np.square(groups).sum(axis=1) - 2 * (self._centroids @ groups.T)).argmin(axis=1)
+        index.add_core(len(nearest), faiss.swig_ptr(self._centroids), None, faiss.swig_ptr(nearest))
         self._coarse = coarse  # FAISS keeps no reference of its own
         return index
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tessera.errors import IndexingError
 from tessera.local.compact import CODE_BITS, Codes, CompactFeatures, aggregate_codes
 from tessera.local.parts import ASMK_ASSIGNMENT, QueryFeatures
-from tessera.storage import atomic_path, hash_file, write_atomically
+from tessera.storage import atomic_path, hash_file, parse_json, write_atomically
 
 Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
@@ -125,7 +125,7 @@ class Postings:
 
 def read_state(folder: Path) -> dict[str, Any]:
     try:
-        state = json.loads((folder / _STATE_NAME).read_bytes())
+        state = parse_json((folder / _STATE_NAME).read_bytes())
     except (OSError, ValueError) as error:
         raise IndexingError(f"The inverted file in {folder} is missing or was not finished.") from error
     if not isinstance(state, dict) or not isinstance(state.get("files"), dict):

@@ -10,7 +10,6 @@ whose direction (or signs) is stored. With the whole image as the only region th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from tessera.errors import ConfigError
 from tessera.local.aggregation import Aggregate, normalise_sums
 from tessera.local.codebook import Codebook
+from tessera.storage import parse_json
 
 Region = tuple[float, float, float, float]  # x0, y0, x1, y1 in fractions of width and height
 _EPS = 1e-6
@@ -71,7 +71,7 @@ def read_regions(file: Path) -> Callable[[Path], Sequence[Region]]:
     them apart.
     """
     try:
-        given = json.loads(file.read_text(encoding="utf-8"))
+        given = parse_json(file.read_text(encoding="utf-8"))
         known = {str(name): [_read_region(box) for box in boxes] for name, boxes in given.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(

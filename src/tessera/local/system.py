@@ -26,7 +26,7 @@ from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalExtractor
 from tessera.local.inverted_file import KernelConfig
 from tessera.refiners import RERANKERS
-from tessera.storage import hash_file, write_atomically
+from tessera.storage import hash_file, parse_json, write_atomically
 
 FILE_NAME = "system.json"
 PACKAGED_DIR = Path(__file__).parent.parent / "systems"
@@ -130,7 +130,7 @@ def system_file(path: str | Path) -> Path | None:
 def read_config(path: Path) -> SystemConfig:
     try:
         text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        values = tomllib.loads(text) if path.suffix == ".toml" else parse_json(text)
         if not isinstance(values, dict):
             raise ConfigError("it must be a table of keys.")
         kernel = values.get("kernel")

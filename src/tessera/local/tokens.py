@@ -24,7 +24,7 @@ from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.weights import load_strictly
 from tessera.models.token_refinement import RefinementBlock
 from tessera.models.tokenizers import AttentionTokenizer, claim_positions, pool_tokens
-from tessera.storage import atomic_path
+from tessera.storage import atomic_path, parse_json
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def load_tokens(path: Path, extractor: LocalExtractor | None = None) -> SetToken
 
     try:
         with safe_open(path, framework="pt") as file:
-            config = from_mapping(SetTokensConfig, json.loads((file.metadata() or {})["config"]))
+            config = from_mapping(SetTokensConfig, parse_json((file.metadata() or {})["config"]))
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
     except (OSError, KeyError, ValueError, SafetensorError, ConfigError) as error:
         raise CheckpointError(f"{path} holds no tokens over local features: {error}") from error

@@ -14,7 +14,7 @@ from tessera.config import fingerprint, from_mapping, to_mapping
 from tessera.errors import BundleDamagedError, ConfigError, ModelError, unknown_name
 from tessera.models.model_registry import MODELS
 from tessera.models.preprocessing import Preprocessing
-from tessera.storage import hash_file, write_atomically
+from tessera.storage import hash_file, parse_json, write_atomically
 
 PACKAGED_DIR = Path(__file__).parent.parent / "bundles"
 DEFAULT_MODEL = "lite"
@@ -75,7 +75,7 @@ class Bundle:
                 f"{path} is not a bundle: it has no model.json. `tessera export` and `tessera convert` make one."
             )
         try:
-            card = from_mapping(ModelCard, json.loads(card_path.read_text()))
+            card = from_mapping(ModelCard, parse_json(card_path.read_text()))
         except (ValueError, TypeError, ConfigError) as error:
             raise ModelError(f"{card_path} cannot be read: {error}. Make the bundle again.") from error
         _refuse_absurd(card, card_path)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tessera.errors import UsageError, printable
+from tessera.storage import parse_json
 
 MAX_METADATA_BYTES = 16384  # a page of the catalogue; every page of a browser shows a hundred of them
 
@@ -36,7 +37,7 @@ def readable_metadata(stored: bytes) -> str:
     Registered with SQLite as `tessera_metadata`.
     """
     try:
-        found = json.loads(stored)
+        found = parse_json(stored)
     except ValueError:
         return "{}"
     kept = {key: _finite(value) for key, value in found.items()} if isinstance(found, dict) else {}

@@ -27,7 +27,7 @@ from tessera.gallery.engines.engine import Shown
 from tessera.index.build import build_index, choose_codec, load_index
 from tessera.index.files import MANIFEST, verify
 from tessera.index.search_index import DRIFT_RATIO, SearchIndex
-from tessera.storage import storage_error, write_atomically
+from tessera.storage import parse_json, storage_error, write_atomically
 
 STATE_NAME = "state.json"
 SAVE_AFTER = 256  # a reader that opens the index makes up so many changes itself in no time
@@ -270,7 +270,7 @@ class FaissEngine:
 
     def _stored_state(self) -> State | None:
         try:
-            return State(**json.loads((self.index_dir / STATE_NAME).read_bytes()))
+            return State(**parse_json((self.index_dir / STATE_NAME).read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 

@@ -27,7 +27,7 @@ from tessera.gallery.engines.milvus_collection import Description, MilvusCollect
 from tessera.gallery.engines.milvus_connection import WAIT_S, MilvusConnection
 from tessera.gallery.engines.milvus_filters import to_expression
 from tessera.gallery.engines.milvus_index import MilvusIndex, choose_index, measure_index
-from tessera.storage import write_atomically
+from tessera.storage import parse_json, write_atomically
 
 STATE_NAME = "milvus.json"
 MAX_RESULTS = 16384  # a server's own limit
@@ -293,7 +293,7 @@ class MilvusEngine:
 
     def _stored(self) -> _Pushed | None:
         try:
-            said = json.loads(self._state_path.read_bytes())
+            said = parse_json(self._state_path.read_bytes())
             return _Pushed(**{**said, "index": MilvusIndex(**said["index"])})
         except (OSError, ValueError, TypeError, KeyError):
             return None

@@ -25,7 +25,7 @@ from tessera.index.files import sample_digest
 from tessera.index.locks import SharedLock
 from tessera.local.compact import Codes, CompactFeatures
 from tessera.local.postings import Ids, Postings, Scores, verify_files
-from tessera.storage import hash_file, write_atomically
+from tessera.storage import hash_file, parse_json, write_atomically
 
 FOLDER = "postings"
 _MANIFEST = "manifest.json"
@@ -33,6 +33,7 @@ SAVE_AFTER = 256  # images in memory; a reader makes up so many in a moment
 _GROWTH = 2.0  # a segment is at least so many times as large as the one after it
 _MOST_DEAD = 0.2
 _WHOLE_BYTES = 16 << 20  # of larger files, pages are compared when they are opened; `check` reads all
+_FEW_IMAGES = 2000  # scanned sooner than other threads are awake
 _LOADS = 3  # how often to try to read segments that are replaced at the same moment
 
 
@@ -74,9 +75,12 @@ class PostingsIndex:
 
     def scores(self, words: Any, codes: Codes) -> tuple[Ids, Scores]:
         """Every image's id and its similarity with a query of aggregated words and codes."""
+        from tessera.index.codecs.codec import use_threads
+
         with self._lock.shared():
             parts = [*self._saved, self._tail]
-            found = [part.scores(words, codes) for part in parts]
+            with use_threads(1 if sum(map(len, parts)) < _FEW_IMAGES else None):
+                found = [part.scores(words, codes) for part in parts]
             return np.concatenate([part.ids for part in parts]), np.concatenate(found)
 
     def __len__(self) -> int:
@@ -204,11 +208,11 @@ class PostingsIndex:
 
     def _read_manifest(self) -> _Manifest | None:
         try:
-            values = json.loads((self.folder / _MANIFEST).read_bytes())
+            values = parse_json((self.folder / _MANIFEST).read_bytes())
             if values.pop("sha256") != _sum(values):
                 return None
             return _Manifest(values["fingerprint"], tuple(_Segment(**segment) for segment in values["segments"]))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
 

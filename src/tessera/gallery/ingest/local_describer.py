@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +27,7 @@ class LocalDescriber:
         self._lock = threading.Lock()
         self._model: PartsModel | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
 
     @property
     def model(self) -> PartsModel:
@@ -44,7 +46,8 @@ class LocalDescriber:
 
     def submit(self, source: bytes | str, limits: Limits) -> Future[bytes]:
         with self._lock:
-            if self._pool is None:
+            if self._pool is None or self._pid != os.getpid():  # a fork has the pool, but none of its threads
+                self._pid = os.getpid()
                 self._pool = ThreadPoolExecutor(
                     default_threads(), thread_name_prefix="local-features", initializer=_use_one_thread
                 )
@@ -52,9 +55,9 @@ class LocalDescriber:
 
     def close(self) -> None:
         with self._lock:
-            if self._pool is not None:
-                self._pool.shutdown(wait=True, cancel_futures=True)
-                self._pool = None
+            pool, self._pool = self._pool, None
+            if pool is not None and self._pid == os.getpid():
+                pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _use_one_thread() -> None:

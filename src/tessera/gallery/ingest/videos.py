@@ -16,7 +16,7 @@ from tessera.data.video import is_video, scene_frames
 from tessera.errors import ImageError
 from tessera.gallery.catalog.paths import from_blob
 from tessera.gallery.ingest.sources import Source
-from tessera.storage import write_atomically
+from tessera.storage import parse_json, write_atomically
 
 FOLDER = "frames"
 LIST_NAME = "frames.csv"
@@ -66,7 +66,7 @@ def _videos(sources: Sequence[Source]) -> Iterator[Path]:
 
 def _is_current(folder: Path, state: dict[str, object]) -> bool:
     try:
-        return bool(json.loads((folder / _STATE_NAME).read_bytes()) == state)
+        return bool(parse_json((folder / _STATE_NAME).read_bytes()) == state)
     except (OSError, ValueError):
         return False
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.errors import StorageError, UsageError, printable
 from tessera.gallery.organise.duplicates import CopyGroup
-from tessera.storage import storage_error, write_atomically
+from tessera.storage import parse_json, storage_error, write_atomically
 
 if TYPE_CHECKING:
     from tessera.gallery.gallery import Gallery
@@ -104,7 +104,7 @@ def _read_journal(folder: Path) -> list[Moved]:
     if not path.is_file():
         return []
     try:
-        entries = json.loads(path.read_text("utf-8"))
+        entries = parse_json(path.read_text("utf-8"))
         return [Moved(entry["from"], entry["to"], entry["metadata"]) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{printable(path)} is no list of moved copies. Mend it, or choose another folder.") from error

@@ -62,9 +62,8 @@ class PartsSearcher:
             return ("A descriptor has no local features, so descriptors alone decide.",)
         return ()
 
-    def describe(self, query: QueryPicture, view: View) -> LocalFeatures:
-        """The query's features, from its picture inside the box at full resolution."""
-        query.locate(view.snapshot)
+    def describe(self, query: QueryPicture) -> LocalFeatures:
+        """The features of a query that is located, from its picture inside the box at full resolution."""
         try:
             return self.model.extract(query.pixels(self.model.size))
         except ImageError:

@@ -104,9 +104,9 @@ class QueryPicture:
         if size not in self._pixels:
             photo = read_photo(self._source, size=size, box=self.box, limits=self.limits)
             self._pixels[size] = photo.pixels
-            if self.box is not None and not self.notes and reaches_beyond(self.box, photo.width, photo.height):
+            if self.box is not None and reaches_beyond(self.box, photo.width, photo.height):
                 size_text = f"{photo.width} x {photo.height}"
-                self.notes.append(f"the box reaches beyond the picture, which is {size_text} pixels: it was clipped")
+                self.notes = [f"the box reaches beyond the picture, which is {size_text} pixels: it was clipped"]
         return self._pixels[size]
 
 

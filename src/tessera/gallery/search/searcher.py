@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import UsageError, unknown_name
+from tessera.extract.runtime import default_threads
 from tessera.gallery.catalog.filters import BUILT_IN_KEYS, AnyCondition, Near
 from tessera.gallery.catalog.snapshot import Ids, Record
 from tessera.gallery.engines.engine import Allowed
@@ -119,10 +121,14 @@ class Searcher:
     def _find(self, queries: Sequence[QueryPicture], options: SearchOptions, view: View) -> Candidates:
         """Describe, find candidates, and look them up."""
         started = time.perf_counter()
-        descriptors = self._describe(queries, view)
         notes: tuple[str, ...] = ()
         if options.uses_parts and (notes := self._parts.reasons_against(queries, view, options)) == ():
-            features = [self._parts.describe(query, view) for query in queries]
+            for query in queries:
+                query.locate(view.snapshot)
+            with ThreadPoolExecutor(default_threads()) as beside:  # the network, which is opened for the first query
+                extracting = beside.map(self._parts.describe, queries)
+                descriptors = self._describe(queries, view)
+                features = list(extracting)
             described_s = time.perf_counter() - started
             allowed = self._allowed(options.conditions, view)
             judged = tuple(
@@ -132,6 +138,7 @@ class Searcher:
             ids = np.unique(np.concatenate([one.ids[: options.k] for one in judged]))
             records = view.snapshot.records(ids.tolist())
             return Candidates(np.empty((0, 0), np.float32), ids[None], records, "", described_s, judged)
+        descriptors = self._describe(queries, view)
         described_s = time.perf_counter() - started
         scores, ids = self._choose(descriptors, options, view)
         records = view.snapshot.records(np.unique(ids[ids >= 0]).tolist())
