@@ -92,6 +92,8 @@ def wait_for_steps(run_dir: Path, steps: int, nodes: list[subprocess.Popen[bytes
     give_up = time.monotonic() + WAIT_S
     while len(read_losses(run_dir)) < steps:
         if time.monotonic() > give_up or any(node.poll() not in (None, 0) for node in nodes):
+            for node in nodes:
+                kill(node, "node")
             raise SystemExit(f"{run_dir} did not reach step {steps}.\n{tails(run_dir.parent)}")
         time.sleep(0.02)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import tessera
+from tessera.cli.main import app
 from tessera.errors import GalleryError, GalleryMismatchError, StorageError, UsageError
 from tessera.gallery.remote.remote_collection import RemoteCollection
 from tessera.gallery.remote.remote_gallery import RemoteGallery
@@ -221,6 +223,14 @@ def test_what_cannot_be_is_a_sentence(
     with pytest.raises(StorageError):
         opened("new", storage=str(file / "below"))
     assert not (tmp_path / "new").exists()
+
+
+def test_commands_that_need_one_machine_say_so(opened: Callable[..., RemoteGallery], tmp_path: Path) -> None:
+    opened().close()
+    for words in (["duplicates"], ["group"], ["watch", str(tmp_path)], ["serve"], ["migrate", "--engine", "faiss"]):
+        answer = CliRunner().invoke(app, [*words, "-g", str(tmp_path / "gallery")])
+        assert isinstance(answer.exception, UsageError), words
+        assert "needs a catalogue on this machine" in str(answer.exception)
 
 
 def test_storage_in_memory(opened: Callable[..., RemoteGallery], photo_folder: Path, tmp_path: Path) -> None:
