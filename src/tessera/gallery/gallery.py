@@ -93,11 +93,9 @@ class Gallery:
         catalog: str | None = None,
         storage: str | None = None,
     ) -> None:
-        if storage is not None:
-            raise UsageError("--storage is for --catalog remote: a local catalogue holds its descriptors itself.")
         self.path = Path(path)
-        self._store = Store(
-            self.path,
+        self._store = self._open_store(
+            storage,
             model=model,
             codec=codec,
             engine=engine,
@@ -110,6 +108,11 @@ class Gallery:
         self._catalog = self._store.catalog
         self._local = LocalFeatureIndex(self._store)
         self._searcher = Searcher(self._store, self._local)
+
+    def _open_store(self, storage: str | None, **options: Any) -> Store:
+        if storage is not None:
+            raise UsageError("--storage is for --catalog remote: a local catalogue holds its descriptors itself.")
+        return Store(self.path, **options)
 
     def index(
         self,

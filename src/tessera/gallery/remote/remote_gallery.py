@@ -6,8 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tessera.errors import GalleryError, UsageError
 from tessera.gallery.catalog.metadata import encode_metadata
@@ -21,8 +20,6 @@ from tessera.gallery.remote.remote_writer import RemoteWriter
 from tessera.gallery.remote.shards import FAILED, REMOVED
 from tessera.gallery.remote.work_units import is_handed_out
 from tessera.gallery.results import IndexProgress, IndexReport
-from tessera.gallery.search.local_feature_index import LocalFeatureIndex
-from tessera.gallery.search.searcher import Searcher
 
 if TYPE_CHECKING:
     from tessera.gallery.check import CheckReport
@@ -34,29 +31,8 @@ class RemoteGallery(Gallery):
 
     _store: RemoteStore
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        model: str | os.PathLike[str] | None = None,
-        codec: str | None = None,
-        engine: str | None = None,
-        *,
-        device: str = "auto",
-        runtime: str = "onnx",
-        threads: int | None = None,
-        create: bool = True,
-        reload: Literal["inline", "background"] = "inline",
-        catalog: str | None = None,
-        storage: str | None = None,
-    ) -> None:
-        self.path = Path(path)
-        self._store = RemoteStore(
-            self.path, storage=storage, model=model, codec=codec, engine=engine, device=device, runtime=runtime,
-            threads=threads, create=create, reload=reload,
-        )  # fmt: skip
-        self._catalog = self._store.catalog  # type: ignore[assignment]
-        self._local = LocalFeatureIndex(self._store)
-        self._searcher = Searcher(self._store, self._local)
+    def _open_store(self, storage: str | None, **options: Any) -> RemoteStore:
+        return RemoteStore(self.path, storage=storage, **options)
 
     def index(
         self,
