@@ -95,9 +95,12 @@ def _strange(store: RemoteStore) -> list[int]:
     """Rows of the collection whose shard is not there, or that were removed after it was written."""
     removed = {image_id: name for image_id, (name, _) in store.shards.read_rows(REMOVED).items()}
     strange: list[int] = []
-    rows = [(i, one.span.shard) for part in store.collection.stream() for i, one in part.items()]
-    names = set(store.shards.names("images"))  # after the rows: a shard is there before they are
-    strange += [i for i, shard in rows if shard not in names or removed.get(i, "") > shard]
+    names: set[str] = set()
+    for part in store.collection.stream():
+        shard_of = {image_id: one.span.shard for image_id, one in part.items()}
+        if not names.issuperset(shard_of.values()):
+            names = set(store.shards.names("images"))  # after the rows: a shard is there before they are
+        strange += [i for i, shard in shard_of.items() if shard not in names or removed.get(i, "") > shard]
     return strange
 
 
