@@ -26,7 +26,7 @@ LOCAL = "local"  # a Ray of this machine's own, ended with the process
 # One dataset holds so many sources, or so many bytes of them. Actors live as long as their dataset, so it is large.
 _CHUNK_SOURCES = 8192
 _CHUNK_BYTES = 1 << 29
-_BATCH = 8
+_BATCH = 32
 
 Row = dict[str, Any]
 
