@@ -30,7 +30,7 @@ from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
 from tessera.gallery.catalog.lock import LOCK_NAME, writer_lock
 from tessera.gallery.catalog.paths import printable
 from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished
-from tessera.gallery.catalog.snapshot import Snapshot
+from tessera.gallery.catalog.snapshot import Snapshot, stored_dim
 from tessera.gallery.engines.engine import Engine, Shown, open_engine, parse_engine
 from tessera.gallery.engines.postings_index import FOLDER as POSTINGS_FOLDER
 from tessera.gallery.engines.postings_index import PostingsIndex
@@ -224,7 +224,7 @@ class Store:
         with self._pin(engine) as (snapshot, shown):
             if snapshot.searchable == 0 or shown is None:
                 raise self._empty(snapshot.count_failed())
-            yield View(snapshot, shown, int(snapshot.setting("dim")))
+            yield View(snapshot, shown, stored_dim(snapshot))
         self._save(engine)
 
     @contextlib.contextmanager

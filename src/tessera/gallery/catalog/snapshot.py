@@ -438,6 +438,16 @@ class Snapshot:
         return int(self._connection.execute(query, parameters).fetchone()[0])
 
 
+def stored_dim(snapshot: Snapshot) -> int:
+    """How long the descriptors are, of a gallery that has some."""
+    dim = snapshot.setting("dim")
+    if not isinstance(dim, int) or dim <= 0:
+        raise GalleryDamagedError(
+            f"The catalogue is damaged: how long its descriptors are is {dim!r}. `tessera check --repair` mends it."
+        )
+    return dim
+
+
 def _verified(row: Sequence[Any]) -> bytes:
     """The descriptor of a row of an image's id, `_CONTENT`: one that was damaged must not decide what is found."""
     _, stored, *content = row

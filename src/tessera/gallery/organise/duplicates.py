@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tessera.data.images import Pixels, load_photo
 from tessera.data.signature import SIDE, make_signature, symmetry
 from tessera.errors import GalleryLockedError, ImageError
-from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.catalog.snapshot import Record, stored_dim
 from tessera.gallery.organise.apart import pairs_apart
 from tessera.gallery.organise.compared_pairs import ComparedPairs
 from tessera.gallery.organise.components import connected_components
@@ -149,7 +149,7 @@ def stored_descriptors(store: Store, records: Sequence[Record]) -> npt.NDArray[n
     """N D of these images, in half precision: at 100,000 every other form is felt."""
     rows = {record.id: row for row, record in enumerate(records)}
     with store.catalog.read() as snapshot:
-        vectors = np.zeros((len(records), int(snapshot.setting("dim"))), np.float16)
+        vectors = np.zeros((len(records), stored_dim(snapshot)), np.float16)
         for ids, part in snapshot.stream_descriptors():
             wanted = [(position, rows[i]) for position, i in enumerate(ids.tolist()) if i in rows]
             vectors[[row for _, row in wanted]] = part[[position for position, _ in wanted]]
