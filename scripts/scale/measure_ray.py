@@ -30,16 +30,17 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     paths = [str(path) for path in sorted(options.photos.rglob("*.jpg"))[: options.n]]
-    rows = []
+    rows, ratios = [], []
     for number in range(options.rounds):
         processes, ray = rate(time_processes(paths)), rate(time_ray(paths))
-        rows.append([number + 1, len(paths), f"{processes:.2f}", f"{ray:.2f}", f"{ray / processes:.3f}"])
+        ratios.append(ray / processes)
+        rows.append([number + 1, len(paths), f"{processes:.2f}", f"{ray:.2f}", f"{ratios[-1]:.3f}"])
         print(*rows[-1], flush=True)
     with options.output.open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["round", "photos", "two_processes_a_second", "two_ray_workers_a_second", "ratio"])
         table.writerows(rows)
-    print(f"median ratio {median(float(row[-1]) for row in rows):.3f}")
+    print(f"median ratio {median(ratios):.3f}")
 
 
 def rate(moments: list[float]) -> float:
