@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -14,7 +14,6 @@ sides = st.integers(1, 500)
 coordinates = st.floats(-1000, 1000)
 
 
-@settings(deadline=None)  # a busy machine takes its time
 @given(box=st.tuples(coordinates, coordinates, coordinates, coordinates), width=sides, height=sides)
 def test_a_box_is_clipped_to_the_pixels_it_touches_or_refused(box: tuple, width: int, height: int) -> None:
     x0, y0, x1, y1 = box
@@ -39,7 +38,6 @@ def test_numbers_that_are_none_are_refused(value: float) -> None:
         clip_box((0, 0, value, 10), 100, 100)
 
 
-@settings(deadline=None)  # a busy machine takes its time
 @given(
     orientation=st.integers(1, 8),
     width=st.integers(2, 9),

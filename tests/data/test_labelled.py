@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tessera.data.datasets import DATASETS, load_dataset
-from tessera.data.folder import FolderConfig, load_folder
-from tessera.data.gldv2 import Gldv2Config, load_gldv2
-from tessera.data.labelled import ImageSet, image_set, split_by_class
-from tessera.data.pairs import PairSet, cid_file
+from tessera.data.sets.folder import FolderConfig, load_folder
+from tessera.data.sets.gldv2 import Gldv2Config, load_gldv2
+from tessera.data.sets.labelled import ImageSet, image_set, split_by_class
+from tessera.data.sets.pairs import PairSet, cid_file
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError, DataError
 

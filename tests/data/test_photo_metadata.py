@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from tessera.data.photo_metadata import parse_date, read_metadata
+from tessera.data.photos.photo_metadata import parse_date, read_metadata
 
 XMP = """<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
 <rdf:Description xmlns:exif="http://ns.adobe.com/exif/1.0/" xmlns:tiff="http://ns.adobe.com/tiff/1.0/"

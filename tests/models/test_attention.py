@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from tessera.errors import ConfigError
-from tessera.models.attention import MultiHeadAttention
+from tessera.models.parts.attention import MultiHeadAttention
 
 CASES = list(itertools.product([True, False], [None, "keys", "full"], ["head", "channels"]))
 

@@ -9,13 +9,13 @@ import torch
 from torch.nn import functional
 
 from tessera.errors import ConfigError, ModelError
-from tessera.models.compared_systems import EQUAL_DIM, SYSTEMS
+from tessera.models.compared.compared_systems import EQUAL_DIM, SYSTEMS
+from tessera.models.compared.netvlad import NetVLADConfig, NetVLADHead, sum_residuals
+from tessera.models.compared.pooled import PooledConfig, PooledHead
+from tessera.models.compared.rmac import region_windows
 from tessera.models.losses import build_loss
 from tessera.models.model_registry import MODELS, build_model
-from tessera.models.netvlad import NetVLADConfig, NetVLADHead, sum_residuals
-from tessera.models.pooled import PooledConfig, PooledHead
-from tessera.models.pooling import normalise
-from tessera.models.rmac import region_windows
+from tessera.models.parts.pooling import normalise
 
 
 def random_map(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -17,7 +17,7 @@ from tessera.models.convert import FORMATS, convert_checkpoint, load_checkpoint
 from tessera.models.convert.formats import Format
 from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import Network, check_graph, load_network
-from tessera.models.whitening import Whitening
+from tessera.models.parts.whitening import Whitening
 
 SIZES = ((1, 3, 224, 160), (3, 3, 160, 224), (1, 3, 33, 33), (1, 3, 37, 201), (3, 3, 65, 40), (1, 3, 27, 384))
 NARROW: dict[str, dict[str, Any]] = {

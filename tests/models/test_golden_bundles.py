@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,18 +11,13 @@ import pytest
 from tessera.models.convert import FORMATS
 from tessera.models.convert.formats import Format
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "check_networks.py"
 AUTHORS = [found for found in FORMATS if "Token" in found.name]
 BARS = {"onnx": 1e-5, "other outputs": 1e-4, "embed onnx": 1e-5, "embed torch": 1e-5, "float64": 1e-9, "extract": 1e-5}
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_networks", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(load_module: Callable[[str], ModuleType]) -> ModuleType:
+    return load_module("scripts/check_networks.py")
 
 
 @pytest.mark.slow

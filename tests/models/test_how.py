@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from tessera.errors import ConfigError
-from tessera.models.how import HowNetwork, measure_strength, smooth
+from tessera.models.compared.how import HowNetwork, measure_strength, smooth
 from tessera.models.model_registry import build_model
 
 STEMS = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}

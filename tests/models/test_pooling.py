@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from tessera.models.pooling import MAC, CroW, GeM, Linear1x1, SPoC, normalise, pool_crow, pool_gem, pool_mac, pool_spoc
-from tessera.models.rmac import RMAC, Rpool, pool_regions, pool_regions_masked, region_windows
+from tessera.models.compared.rmac import RMAC, Rpool, pool_regions, pool_regions_masked, region_windows
+from tessera.models.parts.pooling import (
+    MAC,
+    CroW,
+    GeM,
+    Linear1x1,
+    SPoC,
+    normalise,
+    pool_crow,
+    pool_gem,
+    pool_mac,
+    pool_spoc,
+)
 
 SIZES = ["wide", "tall", "square", "tiny", "one", "verywide", "r224x320"]
 

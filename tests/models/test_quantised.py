@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from tessera.cli.main import app
-from tessera.errors import ModelError
+from tessera.errors import ModelError, UsageError
 from tessera.extract.extractor import Extractor
 from tessera.models.bundle import Bundle
 from tessera.models.model_registry import build_model
@@ -35,6 +35,12 @@ def test_a_transformer_in_eight_bits(tmp_path: Path) -> None:
     one, other = (Extractor(each, scales=[1.0]).describe(image) for each in (bundle, small))
     assert 0.99 < one @ other < 1 - 1e-9
     assert min(small.card.figures.values()) > 0.99
+
+
+def test_other_options_beside_it_are_refused(small_bundle: Path, tmp_path: Path) -> None:
+    words = ["convert", str(small_bundle), "-o", str(tmp_path / "small"), "--int8", "--pooling", "gem"]
+    answer = CliRunner().invoke(app, words)
+    assert isinstance(answer.exception, UsageError) and "beside it only --name" in str(answer.exception)
 
 
 def test_a_network_without_matrices_is_refused(small_bundle: Path, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from tessera.models.compared.released import DropPath, Encoder, ReleasedHead
 from tessera.models.convert import load_checkpoint
 from tessera.models.global_network import GlobalNetwork
 from tessera.models.losses.arcface import ArcFace, ArcFaceConfig
-from tessera.models.released import DropPath, Encoder, ReleasedHead
 
 PICTURES = {"a": (224, 320, 1), "b": (320, 256, 2)}
 Case = tuple[str, GlobalNetwork, dict[str, np.ndarray], torch.Tensor]

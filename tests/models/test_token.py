@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tessera.errors import ConfigError
-from tessera.models.lfsa import SecondOrderAttention
 from tessera.models.model_registry import build_model
+from tessera.models.parts.lfsa import SecondOrderAttention
+from tessera.models.parts.token_refinement import RefinementBlock
+from tessera.models.parts.tokenizers import AttentionTokenizer, QuantisedTokenizer
 from tessera.models.token import TokenConfig, TokenHead
-from tessera.models.token_refinement import RefinementBlock
-from tessera.models.tokenizers import AttentionTokenizer, QuantisedTokenizer
 
 SMALL = {"backbone": "tiny", "channels": 16, "heads": 4, "dim": 24}
 

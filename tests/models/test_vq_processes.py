@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import distributed
 
-from tessera.models.tokenizers import QuantisedTokenizer
+from tessera.models.parts.tokenizers import QuantisedTokenizer
 
 
 def test_words_move_by_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tessera.errors import DataError, ModelError
-from tessera.models.whitening import HOW_FLOOR, fit_pca, load_into_layer
+from tessera.models.parts.whitening import HOW_FLOOR, fit_pca, load_into_layer
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from tessera.cli.main import app
 from tessera.errors import DataError, ModelError
 from tessera.extract.extractor import Extractor
 from tessera.models.bundle import Bundle
-from tessera.models.closed_form import fit_projection, fit_tokens
 from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import check_graph, export_bundle, load_network, make_card
+from tessera.models.parts.closed_form import fit_projection, fit_tokens
 from tessera.models.preprocessing import Preprocessing
 from tessera.models.shapes import ViTShape
 from tessera.train.adapt import AdaptSettings, adapt

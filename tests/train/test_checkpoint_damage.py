@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tessera.errors import CheckpointError  # noqa: E402
-from tessera.train.checkpoint import FORMAT, load_checkpoint  # noqa: E402
+from tessera.train.records.checkpoint import FORMAT, load_checkpoint  # noqa: E402
 
 
 def same(one: object, other: object) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tessera.data.folder import FolderConfig, load_folder
+from tessera.data.sets.folder import FolderConfig, load_folder
 from tessera.data.transforms import TransformConfig
 from tessera.errors import DataError
 from tessera.train.batches.loader import PhotoLoader, PhotoReader, Photos

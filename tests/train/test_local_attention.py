@@ -13,7 +13,7 @@ from tessera.errors import ConfigError
 from tessera.train.batches.inputs import ImageInputs
 from tessera.train.batches.loader import PhotoLoader, PhotoReader
 from tessera.train.loop import Trainer
-from tessera.train.scalars import read_scalars
+from tessera.train.records.scalars import read_scalars
 
 EASY = {"area": (0.8, 1.0), "jitter": (0.0, 0.0, 0.0, 0.0)}
 DELF: dict[str, Any] = {

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError, ConfigError, DataError, TrainingError
+from tessera.train import loop
 from tessera.train.batches.inputs import _make_array
 from tessera.train.build_run import load_data
-from tessera.train.checkpoint import load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer, duration_text
 from tessera.train.recipe import Recipe
+from tessera.train.records.checkpoint import load_checkpoint
+from tessera.train.records.scalars import ScalarLog, read_scalars
 from tessera.train.runs import train_run, train_runs
-from tessera.train.scalars import read_scalars
 
 
 def losses(run_dir: Path) -> list[float]:
@@ -94,6 +95,50 @@ def test_a_run_broken_off_and_resumed_ends_with_the_same_weights(
     resumed.train()
     assert_same_weights(left_alone.run_dir, resumed.run_dir)
     assert losses(left_alone.run_dir) == losses(resumed.run_dir)
+
+
+def test_no_step_is_missing_from_the_log_when_a_run_dies_before_it_is_written(
+    make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint may not be ahead of the log: resuming goes on behind it, and the step would never be logged."""
+    trainer = make_trainer(loop={"epochs": 2, "checkpoint_minutes": 0.0})
+    write = ScalarLog.write
+
+    def dying(self: ScalarLog, epoch: int, step: int, **values: float) -> None:
+        if step == 2:
+            raise StopError
+        write(self, epoch, step, **values)
+
+    with monkeypatch.context() as patch, pytest.raises(StopError):
+        patch.setattr(ScalarLog, "write", dying)
+        trainer.train()
+    resumed = make_trainer(loop={"epochs": 2, "checkpoint_minutes": 0.0})
+    resumed.resume()
+    resumed.train()
+    steps = [row["step"] for row in read_scalars(resumed.run_dir / "scalars.csv") if row["name"] == "loss"]
+    assert steps == list(range(1, resumed.step + 1))
+
+
+def test_the_log_is_on_the_disk_before_its_checkpoint(
+    make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may take what was not synced; the checkpoint is, and resuming goes on behind it."""
+    trainer = make_trainer(loop={"checkpoint_minutes": 0.0})
+    on_disk: list[int] = []
+    sync, save = ScalarLog.sync, loop.save_checkpoint
+
+    def noted(self: ScalarLog) -> None:
+        sync(self)
+        on_disk.append(self.path.stat().st_size)
+
+    def checked(path: Path, *given: Any) -> None:
+        assert path.name != "last.pt" or on_disk[-1] == (trainer.run_dir / "scalars.csv").stat().st_size
+        save(path, *given)
+
+    monkeypatch.setattr(ScalarLog, "sync", noted)
+    monkeypatch.setattr(loop, "save_checkpoint", checked)
+    trainer.train()
+    assert len(on_disk) >= 2
 
 
 def test_validation_and_resuming_draw_no_random_numbers(make_trainer: Callable[..., Trainer]) -> None:
@@ -310,6 +355,7 @@ def test_without_validation_there_is_no_score_and_no_median(make_recipe: Callabl
     assert train_run(recipe, tmp_path / "run", World(), lambda text: None)["scores"] == {}
     with pytest.raises(TrainingError, match="no validation score to find the median by"):
         train_runs(recipe, tmp_path / "runs", World(), lambda text: None, count=2)
+    assert not (tmp_path / "runs").exists()  # refused before the first run, which may take days
 
 
 def test_the_median_of_several_runs_is_kept(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tessera.errors import DataError
 from tessera.train.batches.mining import TupleSampler
 from tessera.train.batches.sampler import Indices
 from tessera.train.loop import Trainer
-from tessera.train.scalars import read_scalars
+from tessera.train.records.scalars import read_scalars
 
 LABELS = np.repeat(np.arange(6), 4)
 

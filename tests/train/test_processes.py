@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import random
+import runpy
 import signal
 import socket
-import subprocess
-import sys
-import time
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 import torch
 
-from tessera.train.checkpoint import load_checkpoint
-from tessera.train.scalars import read_scalars
+from tessera.train.records.checkpoint import load_checkpoint
+from tessera.train.records.scalars import read_scalars
 
 RECIPE = """
 name = "tiny"
@@ -43,34 +43,46 @@ workers = 1
 checkpoint_minutes = %s
 """
 
+# What a run imports takes longer than its steps: one process imports it, and those of all runs are forked from it.
+PROCESS = Path(__file__).parent / "process_of_a_run.py"
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch._dynamo", "torch.utils.tensorboard", "tessera.cli.train", "tessera.train.runs"])
 
-def start(recipe: Path, data: Path, run_dir: Path, processes: int, *options: str) -> list[subprocess.Popen[str]]:
+
+@dataclass(frozen=True)
+class Started:
+    process: ForkServerProcess
+    output: Path
+    errors: Path
+
+
+def start(
+    recipe: Path, data: Path, run_dir: Path, processes: int, *options: str, killed_at: int | None = None
+) -> list[Started]:
     """What torchrun does: the same command with RANK and WORLD_SIZE, without its agent's seconds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tessera.cli.main", "train", str(recipe), "--data", str(data), "-o", str(run_dir)]
+    words = ["train", str(recipe), "--data", str(data), "-o", str(run_dir), "--json", *options]
     started = []
     for rank in range(processes):
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "WORLD_SIZE": str(processes)}
-        environment |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        started.append(
-            subprocess.Popen(
-                [*command, "--json", *options],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL if rank else subprocess.PIPE,
-                text=True,
-            )
-        )
+        output, errors = (Path(f"{run_dir}.{rank}.{stream}") for stream in ("out", "err"))
+        output.unlink(missing_ok=True)
+        environment = {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank)}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        given = {"WORDS": words, "ENVIRONMENT": environment, "OUTPUT": output, "ERRORS": errors, "KILLED_AT": killed_at}
+        process = FORKS.Process(target=runpy.run_path, args=(str(PROCESS), given))
+        process.start()
+        started.append(Started(process, output, errors))
     return started
 
 
-def finish(started: list[subprocess.Popen[str]]) -> dict[str, object]:
-    outputs = [process.communicate(timeout=500) for process in started]
-    assert [process.returncode for process in started] == [0] * len(started), outputs[0][1]
-    assert all(output[0] == "" for output in outputs[1:])  # only the first process speaks
-    outcome: dict[str, object] = json.loads(outputs[0][0])
+def finish(started: list[Started]) -> dict[str, object]:
+    for one in started:
+        one.process.join(500)
+    assert [one.process.exitcode for one in started] == [0] * len(started), started[0].errors.read_text()
+    assert all(one.output.read_text() == "" for one in started[1:])  # only the first process speaks
+    outcome: dict[str, object] = json.loads(started[0].output.read_text())
     return outcome
 
 
@@ -122,15 +134,12 @@ def test_killed_at_a_random_step_and_resumed_it_ends_the_same(drawn_dir: Path, t
     recipe = write_recipe(tmp_path, dropout=0.1, epochs=3)
     finish(start(recipe, drawn_dir, tmp_path / "alone", processes))
     at = random.randint(1, 7)
-    running = start(recipe, drawn_dir, tmp_path / "killed", processes)
-    deadline = time.monotonic() + 400
-    while len(losses(tmp_path / "killed")) < at and time.monotonic() < deadline:
-        time.sleep(0.01)
-    for process in running:
-        process.send_signal(signal.SIGKILL)
-    assert [process.wait() for process in running] == [-signal.SIGKILL] * processes, "it ended before the kill"
-    for process in running:
-        process.communicate()
+    running = start(recipe, drawn_dir, tmp_path / "killed", processes, killed_at=at)
+    running[0].process.join(500)
+    assert running[0].process.exitcode == -signal.SIGKILL, running[0].errors.read_text()
+    for other in running[1:]:  # which miss the first, or wait for it
+        other.process.kill()
+        other.process.join()
     assert load_checkpoint(tmp_path / "killed" / "last.pt")["step"] < 9
     finish(start(recipe, drawn_dir, tmp_path / "killed", processes, "--resume"))
     first, second = (load_checkpoint(tmp_path / name / "last.pt")["objective"] for name in ("alone", "killed"))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tessera.config import from_mapping
-from tessera.data.folder import FolderConfig, load_folder
-from tessera.data.gldv2 import Gldv2Config, load_gldv2
-from tessera.data.image_lists import (
+from tessera.data.sets.folder import FolderConfig, load_folder
+from tessera.data.sets.gldv2 import Gldv2Config, load_gldv2
+from tessera.data.sets.image_lists import (
     Gldv1Config,
     ListConfig,
     TableConfig,
@@ -18,8 +18,8 @@ from tessera.data.image_lists import (
     load_nc_clean,
     load_table,
 )
-from tessera.data.labelled import ImageSet
-from tessera.data.pairs import PairsConfig, PairSet, load_pairs
+from tessera.data.sets.labelled import ImageSet
+from tessera.data.sets.pairs import PairsConfig, PairSet, load_pairs
 from tessera.errors import ConfigError
 from tessera.registry import Registry
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from tessera.data.boxes import Box, clip_box, unrotate_box
-from tessera.data.decoding import DEFAULT_LIMITS, Limits, OpenedImage, open_image, printable, to_rgb
+from tessera.data.photos.decoding import DEFAULT_LIMITS, Limits, OpenedImage, open_image, printable, to_rgb
 from tessera.errors import ImageError
 
 __all__ = [
@@ -52,7 +52,7 @@ _TRANSPOSE = {
 
 @dataclass(frozen=True)
 class Photo:
-    """Pixels as the network shall see them, and the size of the whole picture they come from (rotated).
+    """Pixels as the network sees them, and the size of the whole picture they come from (rotated).
 
     suffix: what a file of its format ends in, whatever its name was; empty for pixels that come from no file.
     """

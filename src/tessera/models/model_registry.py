@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tessera.models.compared_systems import SYSTEMS
+from tessera.models.compared.compared_systems import SYSTEMS
 from tessera.models.entry import ModelEntry
-from tessera.models.families import FOUNDATIONS
+from tessera.models.published.families import FOUNDATIONS
 from tessera.registry import Registry
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def build_model(name: str, *, weights: str | Path | None = None, **overrides: An
 
 
 _PAPERS = ("tessera.models.token:build_token", "tessera.models.token:TokenConfig")
-_RELEASED = ("tessera.models.released:build_released", "tessera.models.released:ReleasedConfig")
+_RELEASED = ("tessera.models.compared.released:build_released", "tessera.models.compared.released:ReleasedConfig")
 
 
 def _token(kind: tuple[str, str], name: str, summary: str, **config: Any) -> ModelEntry:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from tessera.errors import ConfigError
-from tessera.models.attention import Scale
 from tessera.models.backbones import build_backbone
 from tessera.models.global_network import GlobalNetwork, Head
-from tessera.models.lfsa import SecondOrderAttention
-from tessera.models.token_refinement import RefinementBlock
-from tessera.models.tokenizers import AttentionTokenizer, TokenizerKind, build_tokenizer
+from tessera.models.parts.attention import Scale
+from tessera.models.parts.lfsa import SecondOrderAttention
+from tessera.models.parts.token_refinement import RefinementBlock
+from tessera.models.parts.tokenizers import AttentionTokenizer, TokenizerKind, build_tokenizer
 
 
 @dataclass(frozen=True)

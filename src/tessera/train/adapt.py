@@ -16,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 
 from tessera.config import to_mapping
-from tessera.data.folder import list_images
 from tessera.data.images import Pixels, load_photo
+from tessera.data.sets.folder import list_images
 from tessera.data.transforms import TransformConfig, augment, random_of
 from tessera.errors import DataError, ImageError, ModelError
 from tessera.models.adapted import AdaptedConfig
 from tessera.models.bundle import Bundle
-from tessera.models.closed_form import fit_projection, fit_tokens
 from tessera.models.global_network import GlobalNetwork
 from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, load_network, make_card
+from tessera.models.parts.closed_form import fit_projection, fit_tokens
 from tessera.models.token import TokenHead
 from tessera.train.verified_pairs import join_pairs, verified_pairs
 
@@ -40,7 +40,7 @@ _CROPS = (
     TransformConfig(area=(0.15, 0.6), flip=0.0),
 )
 _POSITIONS = 64  # of a photo, for the tokenizer
-_HELD_OUT = 10  # every so many photos is left out of the fit, and measured
+HELD_OUT = 10  # every so many photos is left out of the fit, and measured
 _GRAIN = 32
 
 
@@ -77,16 +77,7 @@ def adapt(
         return torch.from_numpy(bundle.card.preprocessing.normalise([image]))
 
     features, negative = sample_features(base, views, prepare)
-    config = AdaptedConfig(
-        backbone=str(base.architecture["config"].get("backbone", "")),
-        base=base.architecture,
-        num_tokens=settings.num_tokens,
-        power=1.0 if negative else 3.0,
-        dim=min(settings.dim, base.backbone.channels, len(views) * VIEWS - 1),
-    )
-    network = cast(GlobalNetwork, build_model("adapted", **to_mapping(config)))
-    network.backbone.load_state_dict(base.backbone.state_dict())
-    network.eval()
+    network = head_over(base, settings, len(views), negative)
     pairs, measured = fit_head(network, views, features, settings, prepare)
     figures = {
         "part finds its whole, photos not fitted to": {"before": measure(base, views, prepare), "after": measured}
@@ -122,6 +113,20 @@ def load_base(bundle: Bundle) -> GlobalNetwork:
     return cast(GlobalNetwork, load_network(bundle))
 
 
+def head_over(base: GlobalNetwork, settings: AdaptSettings, photos: int, negative: bool) -> GlobalNetwork:
+    """A network's backbone with a token head that nothing was fitted to yet. negative: whether its maps have signs."""
+    config = AdaptedConfig(
+        backbone=str(base.architecture["config"].get("backbone", "")),
+        base=base.architecture,
+        num_tokens=settings.num_tokens,
+        power=1.0 if negative else 3.0,
+        dim=min(settings.dim, base.backbone.channels, photos * VIEWS - 1),
+    )
+    network = cast(GlobalNetwork, build_model("adapted", **to_mapping(config)))
+    network.backbone.load_state_dict(base.backbone.state_dict())
+    return network.eval()
+
+
 def read_views(
     folder: Path, size: int, settings: AdaptSettings, progress: Callable[[int, int, int], None] | None
 ) -> list[list[Pixels]]:
@@ -134,7 +139,7 @@ def read_views(
     for number, name in enumerate(names):
         try:
             photo = load_photo(folder / name, size=size)
-            views.append(list(_views(photo, size, number, settings.seed)))
+            views.append(list(views_of(photo, size, number, settings.seed)))
         except ImageError:
             failed += 1
         if progress is not None:
@@ -147,7 +152,7 @@ def read_views(
     return views
 
 
-def _views(photo: Pixels, size: int, number: int, seed: int) -> Iterator[Pixels]:
+def views_of(photo: Pixels, size: int, number: int, seed: int) -> Iterator[Pixels]:
     yield photo
     side = max(_GRAIN, min(size, max(photo.shape[:2])) * 3 // 4 // _GRAIN * _GRAIN)
     for kind, crop in enumerate(_CROPS):
@@ -158,7 +163,7 @@ def _views(photo: Pixels, size: int, number: int, seed: int) -> Iterator[Pixels]
 def sample_features(network: GlobalNetwork, views: Views, prepare: Prepare) -> tuple[Array, bool]:
     """Some local features of the whole photos that are fitted to, N C, and whether any is negative."""
     samples = []
-    for whole in (photo[0] for number, photo in enumerate(views) if number % _HELD_OUT):
+    for whole in (photo[0] for number, photo in enumerate(views) if number % HELD_OUT):
         rows = network.backbone(prepare(whole)).flatten(2)[0].T.numpy()
         samples.append(rows[:: max(1, len(rows) // _POSITIONS)])
     features = np.concatenate(samples)
@@ -170,24 +175,22 @@ def fit_head(
 ) -> tuple[int, float]:
     """Set the tokenizer and W_g. Returns how many pairs were verified, and the measure of the result."""
     head = cast(TokenHead, network.head)
-    with torch.no_grad():
-        weight = fit_tokens(features, settings.num_tokens, settings.seed)
-        cast(Any, head.tokenizer).weight.copy_(torch.from_numpy(weight))
-    fitted = [number for number in range(len(views)) if number % _HELD_OUT]
-    tokens = _mean_tokens(network, [views[number] for number in fitted], prepare)  # N VIEWS C
+    set_tokenizer(head, fit_tokens(features, settings.num_tokens, settings.seed))
+    fitted = [number for number in range(len(views)) if number % HELD_OUT]
+    tokens = mean_tokens(network, [views[number] for number in fitted], prepare)  # N VIEWS C
     instances = np.arange(len(fitted))
     rows = tokens.reshape(-1, tokens.shape[-1])
-    _set_projection(head, fit_projection(rows, np.repeat(instances, VIEWS), settings.num_tokens, head.dim))
+    set_projection(head, fit_projection(rows, np.repeat(instances, VIEWS), settings.num_tokens, head.dim))
     pairs: list[tuple[int, int]] = []
     if settings.pairs:
-        pairs = verified_pairs([views[number][0] for number in fitted], _project(head, tokens[:, 0]))
+        pairs = verified_pairs([views[number][0] for number in fitted], project(head, tokens[:, 0]))
         instances = join_pairs(len(fitted), pairs)
-        _set_projection(head, fit_projection(rows, np.repeat(instances, VIEWS), settings.num_tokens, head.dim))
+        set_projection(head, fit_projection(rows, np.repeat(instances, VIEWS), settings.num_tokens, head.dim))
     return len(pairs), measure(network, views, prepare)
 
 
 @torch.inference_mode()
-def _mean_tokens(network: GlobalNetwork, views: Views, prepare: Prepare) -> Array:
+def mean_tokens(network: GlobalNetwork, views: Views, prepare: Prepare) -> Array:
     head = cast(TokenHead, network.head)
     means = [
         [head.tokens(network.backbone(prepare(view)))[0].mean(dim=1)[0].numpy() for view in photo] for photo in views
@@ -195,13 +198,18 @@ def _mean_tokens(network: GlobalNetwork, views: Views, prepare: Prepare) -> Arra
     return np.array(means, dtype=np.float32)
 
 
-def _set_projection(head: TokenHead, fitted: tuple[Array, Array]) -> None:
+def set_tokenizer(head: TokenHead, weight: Array) -> None:
+    with torch.no_grad():
+        cast(Any, head.tokenizer).weight.copy_(torch.from_numpy(weight))
+
+
+def set_projection(head: TokenHead, fitted: tuple[Array, Array]) -> None:
     with torch.no_grad():
         head.projection.weight.copy_(torch.from_numpy(fitted[0]))
         head.projection.bias.copy_(torch.from_numpy(fitted[1]))
 
 
-def _project(head: TokenHead, means: Array) -> Array:
+def project(head: TokenHead, means: Array) -> Array:
     """Descriptors of unit norm from mean tokens, N C."""
     weight, bias = (tensor.detach().numpy() for tensor in (head.projection.weight, head.projection.bias))
     rows = means @ (weight.T * head.num_tokens) + bias
@@ -211,7 +219,7 @@ def _project(head: TokenHead, means: Array) -> Array:
 @torch.inference_mode()
 def measure(network: GlobalNetwork, views: Views, prepare: Prepare) -> float:
     """How often a part finds its whole first, among the photos held out."""
-    held_out = views[::_HELD_OUT]
+    held_out = views[::HELD_OUT]
     wholes, parts = (
         np.concatenate([network(prepare(photo[kind]))["descriptor"].numpy() for photo in held_out])
         for kind in (0, VIEWS - 1)

@@ -11,13 +11,13 @@ import torch
 from torch.nn import functional as F
 
 from tessera.data.datasets import load_dataset
-from tessera.data.labelled import ImageSet, split_by_class
-from tessera.data.pairs import PairSet
+from tessera.data.sets.labelled import ImageSet, split_by_class
+from tessera.data.sets.pairs import PairSet
 from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
-from tessera.models.delf import DelfNetwork
-from tessera.models.delg import JointNetwork
+from tessera.models.compared.delf import DelfNetwork
+from tessera.models.compared.delg import JointNetwork
 from tessera.models.losses import LOSSES, build_loss
 from tessera.models.model_registry import MODELS
 from tessera.models.network import Network

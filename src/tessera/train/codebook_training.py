@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.config import to_mapping
-from tessera.data.labelled import ImageSet
+from tessera.data.sets.labelled import ImageSet
 from tessera.data.unreadable import MAX_SHARE
 from tessera.errors import DataError
 from tessera.local.system import SystemConfig, build_system

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tessera.data.labelled import ImageSet, image_set
+from tessera.data.sets.labelled import ImageSet, image_set
 from tessera.errors import CheckpointError
 from tessera.models.backbones.imagenet import imagenet_path
 from tessera.train.build_run import TrainingData, build_run, load_data
@@ -51,7 +51,7 @@ def dry_run(recipe: Recipe, world: World, say: Callable[[str], None]) -> dict[st
         trainer = Trainer(run, Path(folder) / "run")
         initialise(run.objective.network, data.train, small, world, run.loader.photos.unreadable)
         scores = trainer.take_one_step()
-        network: Any = run.objective.network
+        network = run.objective.network
         backbone = str(network.architecture["config"]["backbone"])
         if "weights" in stand_ins:
             stand_ins["weights"] += _missing_weights(recipe, backbone)

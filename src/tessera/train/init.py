@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tessera.data.labelled import ImageSet
+from tessera.data.sets.labelled import ImageSet
 from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
-from tessera.models.how import HowNetwork, measure_strength, smooth
+from tessera.models.compared.how import HowNetwork, measure_strength, smooth
 from tessera.models.model_registry import build_model
 from tessera.models.network import Network
 from tessera.train.batches.inputs import ImageInputs
 from tessera.train.batches.loader import PhotoLoader, PhotoReader
-from tessera.train.checkpoint import checkpoint_of, load_checkpoint
 from tessera.train.distributed import World
 from tessera.train.recipe import Recipe
+from tessera.train.records.checkpoint import checkpoint_of, load_checkpoint
 
 _MAX_FEATURES = 1_000_000  # local features that a reduction is fitted to
 

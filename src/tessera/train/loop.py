@@ -19,11 +19,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tessera.data.labelled import ImageSet
+from tessera.data.sets.labelled import ImageSet
 from tessera.errors import TrainingError
 from tessera.train.batches.inputs import InputLoader, Inputs
 from tessera.train.batches.sampler import Sampler, share_of
-from tessera.train.checkpoint import (
+from tessera.train.distributed import World
+from tessera.train.objectives.objective import MicroBatch, Objective
+from tessera.train.optimisation.averaging import WeightAverage
+from tessera.train.optimisation.batchnorm import freeze_batch_norm
+from tessera.train.optimisation.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
+from tessera.train.optimisation.precision import Precision
+from tessera.train.recipe import Recipe, check_same
+from tessera.train.records.checkpoint import (
     BEST,
     LAST,
     load_checkpoint,
@@ -32,14 +39,7 @@ from tessera.train.checkpoint import (
     save_checkpoint,
     seed_everything,
 )
-from tessera.train.distributed import World
-from tessera.train.objectives.objective import MicroBatch, Objective
-from tessera.train.optimisation.averaging import WeightAverage
-from tessera.train.optimisation.batchnorm import freeze_batch_norm
-from tessera.train.optimisation.optimiser import build_optimiser, freeze_parts, rate_schedule, set_rate
-from tessera.train.optimisation.precision import Precision
-from tessera.train.recipe import Recipe, check_same
-from tessera.train.scalars import ScalarLog
+from tessera.train.records.scalars import ScalarLog
 from tessera.train.validation import Validation
 
 Say = Callable[[str], None]
@@ -98,7 +98,7 @@ class Trainer:
                 self._train_epoch(log)
                 self.epoch, self.step_in_epoch, self._sampler_ready = self.epoch + 1, 0, False
                 self._validate(log)
-                self.save()
+                self.save(log)
                 if len(self._unreadable):
                     self.run.say(f"{len(self._unreadable)} images could not be read. {self._unreadable.describe()}")
         finally:
@@ -162,8 +162,13 @@ class Trainer:
                 "but with other random numbers for dropout."
             )
 
-    def save(self) -> None:
-        """Write last.pt: every process gives its random state, the first one writes."""
+    def save(self, log: ScalarLog | None = None) -> None:
+        """Write last.pt: every process gives its random state, the first one writes.
+
+        After the log, which must be on the disk: a step that a checkpoint has is never written again.
+        """
+        if log is not None:
+            log.sync()
         randoms = self.world.gather(random_state())
         for reasons in self.world.gather(dict(self._unreadable.reasons)):
             for file, reason in reasons.items():
@@ -211,6 +216,8 @@ class Trainer:
                     f"epoch {self.epoch + 1}/{loop.epochs}  step {self.step_in_epoch}/{len(sampler)}  "
                     f"loss {loss:.4f}  {rate:.1f} images/s  {left} left"
                 )
+            if self._due and self.step_in_epoch < len(sampler):
+                self.save(log)
 
     def _batches(self) -> Generator[list[MicroBatch], None, None]:
         """The micro-batches of this process, step after step, from where the epoch stands."""
@@ -242,8 +249,6 @@ class Trainer:
         self._last_norm = norm
         self.average.update()
         self.step, self.step_in_epoch = self.step + 1, self.step_in_epoch + 1
-        if self._due and self.step_in_epoch < len(self.run.sampler):
-            self.save()
         return loss
 
     def _forward_backward(

@@ -272,6 +272,8 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise ConfigError(f"recipe {path} is not there.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise ConfigError(f"recipe {path} cannot be read: {error}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"recipe {path} cannot be read: it is nested too deeply.") from error
     base = values.pop("base", None)
     if base is None:
         return values
@@ -297,7 +299,7 @@ def _parse_setting(setting: str, values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"--set {setting!r} must have the form key=value, as in --set optimiser.rate=0.02.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text  # a bare word is a string
     *tables, last = key.strip().split(".")
     place: Any = values

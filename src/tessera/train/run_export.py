@@ -12,9 +12,9 @@ from tessera.models.bundle import Bundle
 from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, make_card
 from tessera.storage import hash_file
-from tessera.train.checkpoint import checkpoint_of, load_checkpoint
 from tessera.train.init import load_from_run
 from tessera.train.recipe import Recipe
+from tessera.train.records.checkpoint import checkpoint_of, load_checkpoint
 
 
 def export_run(run: Path, path: Path, *, name: str | None = None, licence: str = "") -> Bundle:

@@ -14,12 +14,12 @@ from tessera.config import to_mapping
 from tessera.errors import TrainingError
 from tessera.storage import atomic_path, write_atomically
 from tessera.train.build_run import build_run, load_data
-from tessera.train.checkpoint import BEST, LAST, checkpoint_of, load_checkpoint
 from tessera.train.codebook_training import train_codebook
 from tessera.train.distributed import World
 from tessera.train.init import initialise
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
+from tessera.train.records.checkpoint import BEST, LAST, checkpoint_of, load_checkpoint
 
 Say = Callable[[str], None]
 
@@ -63,16 +63,13 @@ def train_runs(
 
     With an even number, the lower of the two in the middle. With `resume`, finished runs are not trained again.
     """
+    _check_scored(recipe)
     results = []
     for number in range(count):
         seeded = replace(recipe, seed=recipe.seed + number)
         folder = run_dir / f"run-{number}"
         finished = _finished(folder, seeded) if resume else None
         results.append(finished or train_run(seeded, folder, world, say, resume=resume and (folder / LAST).is_file()))
-        if "best" not in results[-1]["scores"]:
-            raise TrainingError(
-                f"run {number + 1} has no validation score to find the median by: set data.held_out or data.validation."
-            )
         say(f"run {number + 1} of {count}: best {recipe.validation.metric} {results[-1]['scores']['best']:.4f}")
     ranked = sorted(results, key=lambda result: _sortable(result["scores"]["best"]))
     median = ranked[(count - 1) // 2]
@@ -83,6 +80,16 @@ def train_runs(
         write_atomically(run_dir / "runs.json", json.dumps(content, indent=2).encode() + b"\n")
     world.wait()
     return {"run_dir": str(run_dir), "metric": recipe.validation.metric, "median": median, "runs": results}
+
+
+def _check_scored(recipe: Recipe) -> None:
+    """Refuse what gives no median before the first run is trained, not after it."""
+    data = None if recipe.task.kind == "codebook" else load_data(recipe)
+    if data is None or not (data.held_out or data.retrieval):
+        raise TrainingError(
+            f"runs of '{recipe.name}' have no validation score to find the median by: set data.held_out or "
+            "data.validation, or train one run."
+        )
 
 
 def _finished(folder: Path, recipe: Recipe) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tessera.data.labelled import ImageSet
+from tessera.data.sets.labelled import ImageSet
 from tessera.data.transforms import TransformConfig
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import ConfigError
@@ -130,7 +130,7 @@ def _describe_batch(network: Network, batch: Inputs) -> Tensor:
 def leave_one_out_map(descriptors: np.ndarray, labels: Indices) -> float:
     """Mean over queries of the average precision (area by trapezoids) when each image searches all others.
 
-    descriptors: N D of unit norm. Images alone in their class are no queries; NaN when nobody has a companion.
+    descriptors: N D of unit norm. Images alone in their class are no queries; NaN when all are.
     """
     precisions = [ap for ap in _average_precisions(descriptors, labels) if ap is not None]
     return float(np.mean(precisions)) if precisions else math.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +78,31 @@ class Original:
         path = folder / "original.pth"
         torch.save(self.rename(load_file(folder / "whole" / "model.safetensors")), path)
         return path
+
+    def save_program(self, folder: Path) -> Path:
+        """As OpenAI gave CLIP: a TorchScript archive, with three numbers that only its files have."""
+        state = torch.load(self.save_original(folder), weights_only=True)
+        root = Tree()
+        for key, value in {**state, **{name: torch.tensor(7) for name in OPENAI_NUMBERS}}.items():
+            *path, name = key.split(".")
+            module: nn.Module = root
+            for step in path:
+                if step not in module._modules:
+                    module.add_module(step, Tree())
+                module = module._modules[step]
+            module.register_buffer(name, value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch would rather have another format
+            torch.jit.script(root).save(str(folder / "program.pt"))
+        return folder / "program.pt"
+
+
+class Tree(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images
+
+
+OPENAI_NUMBERS = ("input_resolution", "context_length", "vocab_size")
 
 
 def pooled(model: nn.Module, images: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,19 @@ def test_a_truncated_download_is_refused(folder: Path) -> None:
         load_checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a Git LFS pointer"),
+        (b"<!DOCTYPE html>", "web page"),
+    ],
+)
+def test_what_a_download_left_in_the_weights_place_is_told(folder: Path, content: bytes, said: str) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match=said):
+        load_checkpoint(folder)
+
+
 def test_a_folder_in_shards_is_read_and_one_that_lacks_a_shard_is_refused(
     build_original: Build, tmp_path: Path
 ) -> None:
@@ -118,6 +132,13 @@ def test_a_text_tower_alone_is_refused(kind: str, tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
+def test_openclips_text_tower_alone_is_refused(tmp_path: Path) -> None:
+    keys = ("token_embedding.weight", "positional_embedding", "transformer.resblocks.0.ln_1.weight", "ln_final.weight")
+    torch.save({key: torch.zeros(4, 8) for key in keys}, tmp_path / "text.pt")
+    with pytest.raises(CheckpointError, match="is a text tower: it reads words, not images"):
+        load_checkpoint(tmp_path / "text.pt")
+
+
 def test_a_naflex_network_is_refused(tmp_path: Path) -> None:
     import transformers
 
@@ -128,13 +149,40 @@ def test_a_naflex_network_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-def test_a_torchscript_archive_is_refused(tmp_path: Path) -> None:
-    """OpenAI gave CLIP as programs; nothing of a program is run."""
-    path = tmp_path / "ViT-B-32.pt"
+def rewrite(source: Path, target: Path, change: Callable[[str, bytes], bytes], compression: int = 0) -> Path:
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return target
+
+
+def test_a_program_gives_its_weights_and_nothing_of_it_is_run(build_original: Build, tmp_path: Path) -> None:
+    """OpenAI gave CLIP as TorchScript archives."""
+    path = build_original("clip").save_program(tmp_path)
+
+    def swap(old: bytes, new: bytes) -> Callable[[str, bytes], bytes]:
+        return lambda name, data: data.replace(old, new) if name.endswith("data.pkl") else data
+
+    with pytest.raises(CheckpointError, match=r"it asks for posix\.system, and only tensors"):
+        load_checkpoint(
+            rewrite(path, tmp_path / "evil.pt", swap(b"torch._utils\n_rebuild_tensor_v2", b"posix\nsystem"))
+        )
+    with pytest.raises(CheckpointError, match="it is no file of weights, or a damaged one"):
+        load_checkpoint(rewrite(path, tmp_path / "bomb.pt", lambda _, data: data, zipfile.ZIP_DEFLATED))
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(CheckpointError, match="it is truncated or damaged"):
+        load_checkpoint(cut)
+    with pytest.raises(CheckpointError, match="out of bounds"):
+        load_checkpoint(rewrite(path, tmp_path / "short.pt", lambda name, data: data[:4] if "/data/" in name else data))
+
+
+def test_a_program_of_another_kind_is_refused_like_any_file(tmp_path: Path) -> None:
+    path = tmp_path / "linear.pt"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.script(torch.nn.Linear(2, 2)).save(str(path))
-    with pytest.raises(CheckpointError, match="it is a TorchScript archive, a program and not only weights"):
+    with pytest.raises(CheckpointError, match=r"is of an unknown kind: its keys \(weight, bias"):
         load_checkpoint(path)
 
 

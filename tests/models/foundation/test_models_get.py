@@ -20,8 +20,8 @@ from tessera.cli.main import app
 from tessera.errors import ConfigError, DownloadError, UsageError
 from tessera.models.backbones import build_shape
 from tessera.models.bundle import Bundle
-from tessera.models.known import KNOWN, shape_facts
 from tessera.models.onnx_export import load_network
+from tessera.models.published.known import KNOWN, PUBLISHED, shape_facts
 from tessera.models.shapes import SHAPES
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -163,6 +163,10 @@ def test_unknown_names_and_the_table(hub: Hub) -> None:
     rows = json.loads(get("--json").stdout)["published"]
     assert [row["name"] for row in rows] == list(KNOWN) and all(row["parameters"] > 1e6 for row in rows)
     assert hub.asked == []
+    (small,) = (row for row in rows if row["name"] == "dinov2-s14")
+    assert small["published"] == {"oxford_hard": 43.2, "knn": 79.0} and small["seconds"] > 0
+    assert set(PUBLISHED) < set(KNOWN)  # no figure of a name that is not there; some have none
+    assert re.search(r"dinov2-s14\s.*Oxford Hard 43\.2, k-NN 79\.0", get().stdout)
 
 
 def test_the_tables_parameters_are_those_of_the_networks() -> None:

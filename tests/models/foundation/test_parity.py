@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tessera.models.bundle import Bundle
 from tessera.models.convert import convert_checkpoint, load_checkpoint
 from tessera.models.onnx_export import check_graph, load_network
 
@@ -36,6 +37,17 @@ def test_every_layout_gives_the_originals_descriptor_at_every_size(original: Any
         with torch.inference_mode():
             answer = network(images)["descriptor"]
         torch.testing.assert_close(answer, original.descriptor(images), rtol=0, atol=1e-5)
+
+
+def test_openais_own_clip_is_read_out_of_its_program(build_original: Any, tmp_path: Path) -> None:
+    original = build_original("clip")
+    card = convert_checkpoint(original.save_program(tmp_path), tmp_path / "bundle").card
+    assert card.architecture["config"]["shape"]["activation"] == "quick_gelu"
+    assert card.provenance["assumed"] == {"heads": 2}
+    images = torch.randn(2, 3, 48, 64, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        answer = load_network(Bundle.open(tmp_path / "bundle"))(images)["descriptor"]
+    torch.testing.assert_close(answer, original.descriptor(images), rtol=0, atol=1e-5)
 
 
 def test_the_map_is_the_originals_normed_patches(original: Any, tmp_path: Path) -> None:

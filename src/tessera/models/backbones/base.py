@@ -8,10 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from tessera.errors import CheckpointError
+from tessera.errors import CheckpointError, list_some
 from tessera.models.preprocessing import IMAGENET_MEAN, IMAGENET_STD
-
-_LISTED = 8
 
 
 class Backbone(nn.Module):
@@ -88,8 +86,8 @@ def check_keys(module: nn.Module, state: Mapping[str, Tensor], source: str) -> N
     extra = [key for key in state if key not in wanted]
     if missing or extra:
         raise CheckpointError(
-            f"{source} does not match the network: {len(missing)} keys are missing ({_listed(missing)}), "
-            f"{len(extra)} are not known ({_listed(extra)})."
+            f"{source} does not match the network: {len(missing)} keys are missing ({list_some(missing)}), "
+            f"{len(extra)} are not known ({list_some(extra)})."
         )
     shapes = [
         f"{key}: {tuple(state[key].shape)} where {tuple(wanted[key].shape)} is needed"
@@ -97,16 +95,16 @@ def check_keys(module: nn.Module, state: Mapping[str, Tensor], source: str) -> N
         if key in state and state[key].shape != wanted[key].shape
     ]
     if shapes:
-        raise CheckpointError(f"{source} does not match the network: {_listed(shapes, '; ')}.")
+        raise CheckpointError(f"{source} does not match the network: {list_some(shapes, '; ')}.")
     broken = [
         key for key, value in state.items() if value.is_floating_point() and not bool(torch.isfinite(value).all())
     ]
     if broken:
-        raise CheckpointError(f"{source} has NaN or infinite weights: {_listed(broken)}. Get the file again.")
+        raise CheckpointError(f"{source} has NaN or infinite weights: {list_some(broken)}. Get the file again.")
 
 
-def _listed(names: list[str], separator: str = ", ") -> str:
-    if not names:
-        return "none"
-    rest = len(names) - _LISTED
-    return separator.join(names[:_LISTED]) + (f"{separator}and {rest} more" if rest > 0 else "")
+def initialise_convolutions(module: nn.Module) -> None:
+    """Kaiming's normal weights, as ImageNet's convolutional networks begin."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

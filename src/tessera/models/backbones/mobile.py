@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tessera.errors import ConfigError
-from tessera.models.backbones.base import Backbone
+from tessera.models.backbones.base import Backbone, initialise_convolutions
 
 # expansion, channels, repeats, stride, kernel
 _MOBILENET_V2 = (
@@ -79,7 +79,7 @@ class MobileNetV2(Backbone):
         layers.append(_conv_bn_relu6(inputs, _HEAD_CHANNELS, 1))
         self.features = nn.Sequential(*layers)
         self.channels, self.stride, self.stage_channels = _HEAD_CHANNELS, 32, (96, _HEAD_CHANNELS)
-        _initialise(self)
+        initialise_convolutions(self)
 
     def conv4(self, images: Tensor) -> Tensor:
         return cast(Tensor, self.features[: self._conv4_end](images))
@@ -171,7 +171,7 @@ class EfficientNetLite(Backbone):
         self._conv_head = nn.Conv2d(inputs, _HEAD_CHANNELS, 1, bias=False)
         self._bn1 = _tf_norm(_HEAD_CHANNELS)
         self.channels, self.stride, self.stage_channels = _HEAD_CHANNELS, 32, (conv4, _HEAD_CHANNELS)
-        _initialise(self)
+        initialise_convolutions(self)
 
     def conv4(self, images: Tensor) -> Tensor:
         x = F.relu6(self._bn0(self._conv_stem(images)))
@@ -237,9 +237,3 @@ def _tf_norm(channels: int) -> nn.BatchNorm2d:
 def _round_channels(channels: float, divisor: int = 8) -> int:
     rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return rounded + divisor if rounded < 0.9 * channels else rounded
-
-
-def _initialise(module: nn.Module) -> None:
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tessera.errors import ConfigError
-from tessera.models.backbones.base import Backbone
+from tessera.models.backbones.base import Backbone, initialise_convolutions
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 BASIC_DEPTHS = (18, 34)
@@ -99,7 +99,7 @@ class ResNet(Backbone):
         self.channels = inputs
         self.stride = 32 if stage == 5 else 16
         self.stage_channels = (inputs // 2, inputs) if stage == 5 else (inputs, 0)
-        _initialise(self)
+        initialise_convolutions(self)
 
     def conv4(self, images: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(images)))
@@ -124,9 +124,3 @@ def _shortcut(inputs: int, outputs: int, stride: int, eps: float) -> nn.Sequenti
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs, eps=eps))
-
-
-def _initialise(module: nn.Module) -> None:
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from tessera.errors import CheckpointError, UsageError
+from tessera.errors import CheckpointError, UsageError, list_some
+from tessera.models.backbones import build_backbone
+from tessera.models.backbones.timm import TimmBackbone
 from tessera.models.bundle import Bundle, ModelCard
 from tessera.models.convert.foreign_checkpoint import Checkpoint, read_checkpoint, weight_files
 from tessera.models.convert.formats import FORMATS, Format, backbone_of, recognise
 from tessera.models.convert.foundation_file import assumptions, read_shape, recognise_foundation
 from tessera.models.convert.learned import learned_whitenings, with_learned_whitening
 from tessera.models.convert.tensors import build_foundation_file
+from tessera.models.global_network import GlobalNetwork
 from tessera.models.model_registry import build_model
 from tessera.models.network import Network
 from tessera.models.onnx_export import export_bundle, make_card
 from tessera.storage import hash_file
 
-__all__ = ["FORMATS", "convert_checkpoint", "load_checkpoint"]
-
-_LISTED = 12
+__all__ = ["FORMATS", "convert_checkpoint", "convert_timm", "load_checkpoint"]
 
 
 def convert_checkpoint(
@@ -75,6 +76,28 @@ def convert_checkpoint(
     return export_bundle(network, output, _with_size(_with_normalisation(card, checkpoint), size))
 
 
+def convert_timm(
+    source: str, output: str | Path, *, name: str | None = None, pooling: str | None = None, size: int | None = None
+) -> Bundle:
+    """A pretrained model of timm by name, `timm:NAME`, as a bundle: GeM of its last map. timm fetches the weights."""
+    if pooling not in (None, "gem"):
+        raise UsageError("a model of timm gives a map: its pooling is gem.")
+    pretrained = cast(TimmBackbone, build_backbone(source, "imagenet"))
+    network = cast(GlobalNetwork, build_model("gem-r50", backbone=source, dim=None, learnable_p=False).eval())
+    network.backbone.load_state_dict(pretrained.state_dict())
+    settings = pretrained.model.pretrained_cfg
+    provenance = {
+        "command": "tessera convert",
+        "format": "timm",
+        "file": source,
+        "origin": str(settings.get("hf_hub_id")),
+    }
+    card = make_card(network, name or Path(output).name, provenance=provenance, licence=settings.get("license") or "")
+    trained = int(settings["input_size"][-1])
+    card = replace(card, preprocessing=replace(card.preprocessing, size=size or trained, scales=(1.0,)))
+    return export_bundle(network, output, card)
+
+
 def _with_size(card: ModelCard, size: int | None) -> ModelCard:
     return card if size is None else replace(card, preprocessing=replace(card.preprocessing, size=size))
 
@@ -110,17 +133,17 @@ def _check(network: Network, renamed: Mapping[str, Tensor], checkpoint: Checkpoi
     extra = [found.to_theirs(key) for key in renamed if key not in wanted]
     where = f"{checkpoint.path} looks like {found.name} but does not match it"
     if missing or extra:
-        raise CheckpointError(f"{where}. Missing keys: {_listed(missing)}. Extra keys: {_listed(extra)}.")
+        raise CheckpointError(f"{where}. Missing keys: {list_some(missing)}. Extra keys: {list_some(extra)}.")
     shapes = [
         f"{found.to_theirs(key)} {tuple(value.shape)} instead of {tuple(wanted[key].shape)}"
         for key, value in renamed.items()
         if value.shape != wanted[key].shape
     ]
     if shapes:
-        raise CheckpointError(f"{where}. Shapes: {_listed(shapes)}.")
+        raise CheckpointError(f"{where}. Shapes: {list_some(shapes)}.")
     broken = [found.to_theirs(key) for key, value in renamed.items() if not bool(torch.isfinite(value).all())]
     if broken:
-        raise CheckpointError(f"{checkpoint.path} has NaN or infinite weights: {_listed(broken)}.")
+        raise CheckpointError(f"{checkpoint.path} has NaN or infinite weights: {list_some(broken)}.")
 
 
 def _counters(network: Network) -> dict[str, Tensor]:
@@ -150,10 +173,3 @@ def _triple(value: Any) -> tuple[float, ...] | None:
     except (TypeError, ValueError):
         return None
     return numbers if len(numbers) == 3 else None
-
-
-def _listed(names: list[str]) -> str:
-    if not names:
-        return "none"
-    rest = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

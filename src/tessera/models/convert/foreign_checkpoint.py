@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tessera.errors import CheckpointError
+from tessera.models.convert.torchscript import is_torchscript, read_torchscript
 
 _NESTED = ("state_dict", "model_state_dict", "model", "net")
 _PREFIX = "module."
@@ -95,11 +96,14 @@ def _shard(path: Path, name: str) -> Path:
 
 
 def _load(path: Path) -> Any:
+    _refuse_stand_in(path)
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
             return load_file(path)
+        if is_torchscript(path):
+            return read_torchscript(path)
         with torch.serialization.safe_globals(_numpy_globals()), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the pickle's protocol: what it cannot read it refuses
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -107,12 +111,20 @@ def _load(path: Path) -> Any:
         raise CheckpointError(f"{path} cannot be read: {_reason(error)} Get the file again from its source.") from error
 
 
+def _refuse_stand_in(path: Path) -> None:
+    """What downloads leave where a file of weights should be."""
+    with path.open("rb") as file:
+        start = file.read(100).lstrip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        raise CheckpointError(f"{path} is a Git LFS pointer and not the weights: run `git lfs pull` in its folder.")
+    if start.startswith((b"<!doctype", b"<html")):
+        raise CheckpointError(f"{path} is a web page and not the weights: follow its link to the file itself.")
+
+
 def _reason(error: Exception) -> str:
     text = str(error)
     if asked := re.search(r"(?:GLOBAL|global) ([\w.]+)", text):
         return f"it asks for {asked[1]}, and only tensors, numpy arrays and plain data are loaded."
-    if "TorchScript" in text:
-        return "it is a TorchScript archive, a program and not only weights; take the model's safetensors instead."
     if "PytorchStreamReader" in text or isinstance(error, EOFError):
         return "it is truncated or damaged."
     if isinstance(error, pickle.UnpicklingError | KeyError | ValueError | IndexError):

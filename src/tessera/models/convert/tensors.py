@@ -7,13 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tessera.errors import CheckpointError
+from tessera.errors import CheckpointError, list_some
 from tessera.models.convert.foundation_file import FoundationFile, describe_file, read_shape
-from tessera.models.foundation import FoundationNetwork
 from tessera.models.model_registry import build_model
+from tessera.models.published.foundation import FoundationNetwork
 from tessera.models.shapes import SHAPES
-
-_LISTED = 12
 
 
 def build_foundation_file(file: FoundationFile, pooling: str = "cls") -> FoundationNetwork:
@@ -51,13 +49,14 @@ def read_weights(file: FoundationFile, wanted: Mapping[str, Tensor]) -> dict[str
     extra = [key for key in state if key not in used and not _dropped(file, key)]
     if missing or extra:
         raise CheckpointError(
-            f"{describe_file(file)} does not match it. Missing keys: {_listed(missing)}. Extra keys: {_listed(extra)}."
+            f"{describe_file(file)} does not match it. Missing keys: {list_some(missing)}. "
+            f"Extra keys: {list_some(extra)}."
         )
     if shapes:
-        raise CheckpointError(f"{describe_file(file)} does not match it. Shapes: {_listed(shapes)}.")
+        raise CheckpointError(f"{describe_file(file)} does not match it. Shapes: {list_some(shapes)}.")
     broken = [" + ".join(file.theirs(ours)) for ours, value in weights.items() if not bool(value.isfinite().all())]
     if broken:
-        raise CheckpointError(f"{file.checkpoint.path} has NaN or infinite weights: {_listed(broken)}.")
+        raise CheckpointError(f"{file.checkpoint.path} has NaN or infinite weights: {list_some(broken)}.")
     return weights
 
 
@@ -79,10 +78,3 @@ def _squeezed(tensor: Tensor) -> list[int]:
 def _dropped(file: FoundationFile, key: str) -> bool:
     prefixes = file.layout.dropped
     return key.startswith(prefixes) or key.removeprefix(file.prefix).startswith(prefixes) if prefixes else False
-
-
-def _listed(names: list[str]) -> str:
-    if not names:
-        return "none"
-    rest = len(names) - _LISTED
-    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

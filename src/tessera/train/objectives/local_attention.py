@@ -11,8 +11,8 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tessera.models.delf import DelfNetwork
-from tessera.models.delg import JointNetwork
+from tessera.models.compared.delf import DelfNetwork
+from tessera.models.compared.delg import JointNetwork
 from tessera.models.losses import build_loss
 from tessera.train.batches.inputs import Inputs
 from tessera.train.objectives.objective import Objective

@@ -1,0 +1,1 @@
+"""Networks that others publish: which are known, their shapes, their download."""
