@@ -2,8 +2,9 @@
 
     python scripts/scale/arithmetic.py -o results/scale/sizes.csv
 
-Costs of an image: results/scale/image.csv (measure_image.py). Search: results/search/million.csv. Prices are examples,
-of Linux on demand in us-east-1, as public pages gave them once: put your own in `MACHINES`.
+Costs of an image: results/scale/image.csv (measure_image.py). Search: results/search/in-turn.csv by the descriptor and
+results/parts/cost.csv with local features. Prices are examples, of Linux on demand in us-east-1, as public pages gave
+them once: put your own in `MACHINES`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ COUNTS = (1_000_000, 100_000_000, 10_000_000_000)
 HOURS_A_MONTH = 730
 OBJECT_STORE_USD = 0.023  # a GB and month
 USED = 0.8  # of memory and disks
-FAST_BYTES, FAST_MS = 148, 4.98  # `fast`: bytes of memory an image, milliseconds of one core a million images
+FAST_BYTES, FAST_MS = 56, 3.00  # `fast`: bytes of memory an image, milliseconds of one core a million images
 HNSW_BYTES = 4 * 1024 + 2 * 24 * 4 + 16  # descriptor, links of M = 24, id; HNSW as the engine builds it
+CODES_BYTES = 128 + 8 + 4  # IVF_PQ as the engine builds it: code, id, its share of the lists
+# A search of 100,000 images with local features, the query's own included, on two cores: beyond 200,000 images a
+# shortlist of 1,000 is scored and 200 are verified, so it grows no more.
+PARTS_MS = 2 * 452.0
 TARGET_MS = 50.0  # a query, by as many cores as it takes
 
 
@@ -56,7 +61,8 @@ def estimate(count: int, *, local: bool, cost: dict[str, float]) -> dict[str, st
     by_time = count / 1e6 * FAST_MS / TARGET_MS / serving.cores
     servers = math.ceil(max(by_memory, by_disk, by_time))
     limit = max((by_memory, "memory"), (by_disk, "disk"), (by_time, "cores"))[1]
-    holders = math.ceil(count * HNSW_BYTES / (USED * holding.memory_gb * 1e9))
+    holders, coders = (math.ceil(count * size / (USED * holding.memory_gb * 1e9)) for size in (HNSW_BYTES, CODES_BYTES))
+    query_ms = count / 1e6 * FAST_MS + (PARTS_MS if local else cost["descriptor_ms"])
     return {
         "images": count,
         "local_features": "yes" if local else "no",
@@ -69,6 +75,10 @@ def estimate(count: int, *, local: bool, cost: dict[str, float]) -> dict[str, st
         "fast_usd_a_month": round(servers * serving.usd_an_hour * HOURS_A_MONTH),
         "hnsw_machines": holders,
         "hnsw_usd_a_month": round(holders * holding.usd_an_hour * HOURS_A_MONTH),
+        "codes_machines": coders,
+        "codes_usd_a_month": round(coders * holding.usd_an_hour * HOURS_A_MONTH),
+        "query_core_ms": round(query_ms),
+        "million_queries_usd": round(query_ms / 3600 * 1000 / serving.cores * serving.usd_an_hour),
     }
 
 

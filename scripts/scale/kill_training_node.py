@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from tessera.train.dryrun import draw_images
-from tessera.train.scalars import read_scalars
+from tessera.train.records.scalars import read_scalars
 
 RECIPE = """
 name = "tiny"

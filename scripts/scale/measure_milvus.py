@@ -64,7 +64,7 @@ def measure(gallery: Gallery, server: MilvusServer, queries: Any) -> Iterator[tu
     gallery.migrate("faiss")
     with store.pin() as view:
         truth = view.index.search(queries, K)[1]
-    for name, codec in (("FLAT", "flat"), ("HNSW", "fast"), ("IVF_FLAT", "ivf")):
+    for name, codec in (("FLAT", "flat"), ("HNSW", "fast"), ("IVF_FLAT", "ivf"), ("IVF_PQ", "pq8")):
         with store.catalog.write() as batch:
             batch.set("codec", codec)
         started = time.perf_counter()
@@ -73,14 +73,17 @@ def measure(gallery: Gallery, server: MilvusServer, queries: Any) -> Iterator[tu
         with store.pin() as view:
             yield name, "recall_at_10", recall(view.index.search(queries, K)[1], truth)
             engine: Any = store.engine
-            yield name, "effort", engine.describe()["effort"]
-            yield name, "measured_recall_at_10", engine.describe()["recall"]
-            parameters = {"metric_type": "IP", "params": engine._pushed.index.parameters_for(K)}
+            index = engine._pushed.index
+            yield name, "effort", index.effort
+            yield name, "candidates", index.candidates
+            yield name, "measured_recall_at_10", index.recall
+            limit = K + index.candidates  # the bare search gives as many, and leaves them as they are
+            parameters = {"metric_type": "IP", "params": index.parameters_for(limit)}
             for one in FILTERS:  # the ids of a filter are found once a moment of the gallery: not what is timed
                 gallery.search(queries[0], K, where=one)
             ways: dict[str, Callable[[Any], Any]] = {
                 "bare_pymilvus_ms": partial(
-                    _search_bare, engine._connection._client, engine._collection.name, parameters
+                    _search_bare, engine._connection._client, engine._collection.name, parameters, limit
                 ),
                 "engine_ms": partial(view.index.search, k=K),
                 "gallery_ms": partial(_search_gallery, gallery),
@@ -99,9 +102,9 @@ def measure(gallery: Gallery, server: MilvusServer, queries: Any) -> Iterator[tu
                 yield name, way.replace("_ms", "_over_all"), times[way] / times["engine_ms"]
 
 
-def _search_bare(client: Any, collection: str, parameters: dict[str, Any], query: Any) -> Any:
+def _search_bare(client: Any, collection: str, parameters: dict[str, Any], limit: int, query: Any) -> Any:
     return client.search(
-        collection, data=list(query), limit=K, search_params=parameters, consistency_level="Bounded", timeout=30
+        collection, data=list(query), limit=limit, search_params=parameters, consistency_level="Bounded", timeout=30
     )
 
 

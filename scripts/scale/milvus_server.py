@@ -71,7 +71,9 @@ class MilvusServer:
             "MILVUSCONF": str(self.folder / "configs"),
             "LD_LIBRARY_PATH": str(self.folder / "bin"),
             "ETCD_CONFIG_PATH": str(self.folder / "etcd.yaml"),
-            "COMMON_SESSION_TTL": "5",  # one that was killed is believed dead after so many seconds, not thirty
+            # One that was killed is believed dead after so many seconds, not thirty; one that a busy machine holds up
+            # for longer loses its coordinators for good.
+            "COMMON_SESSION_TTL": "20",
         }
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -80,20 +82,21 @@ class MilvusServer:
             )  # fmt: skip
         self.wait_until_ready()
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, at_most_s: float = _READY_S) -> None:
+        import grpc
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
 
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs every try with its trace
         assert self._process is not None
-        give_up = time.monotonic() + _READY_S
+        give_up = time.monotonic() + at_most_s
         while True:
             try:
                 client = MilvusClient(self.uri, token=TOKEN if self._authorization else "", timeout=5)
                 client.list_collections(timeout=5)
                 client.close()
                 return
-            except MilvusException:
+            except (MilvusException, grpc.RpcError):  # the second where it accepts calls and does not answer them yet
                 if self._process.poll() is not None or time.monotonic() > give_up:
                     raise RuntimeError(f"the server did not start; {self.folder / 'server.log'} says why") from None
                 time.sleep(0.2)

@@ -20,7 +20,7 @@ def test_the_default_search_is_measured(tmp_path):
     search = report["search"]
     assert 0 < search["median_s"] <= search["slowest_s"]
     assert search["verified"] == 10  # of the twenty relatives that each query has
-    assert 0 < search["add_s"] < 1 and 1_000 < search["bytes_an_image"] < 40_000
+    assert 1_000 < search["bytes_an_image"] < 40_000
     again = json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)
     assert "build_s" in report and "build_s" not in again  # the drawn gallery is found again
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from tessera.bench.peers import extra_of, is_missing, make_competitor
-from tessera.bench.search import check_names, prepare, run_phase, working_folder
+from tessera.bench.search import check_names, copies_of, prepare, run_phase, working_folder
 from tessera.errors import MissingExtraError
 from tessera.storage import atomic_path, write_atomically
 
@@ -67,7 +67,8 @@ def measure_contest(
     built: dict[str, dict[str, Any]] = {}
     curves: dict[str, list[Point]] = {}
     with working_folder(folder, keep) as work:
-        setting = prepare(work, asked, views=views, groups=groups, say=say)
+        room = sum(map(copies_of, names))
+        setting = prepare(work, asked, room=room, views=views, groups=groups, say=say)
         for name in names:
             if is_missing(made := make_competitor(name)):
                 missing[name] = f"{made.needs} is not installed (extra '{extra_of(made)}')"

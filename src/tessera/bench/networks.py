@@ -6,10 +6,14 @@ import gc
 import math
 import statistics
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tessera.errors import MissingExtraError
 from tessera.models.preprocessing import DEFAULT_SCALES
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 GLOBAL_SCALES = DEFAULT_SCALES
 # The seven scales of HOW; local features are taken at each.
@@ -58,7 +62,7 @@ def measure_networks(*, side: int, repeats: int, names: list[str] | None = None)
     return {"side": side, "threads": torch.get_num_threads(), "rows": rows}
 
 
-def _run(network: Any, images: list[Any]) -> float:
+def _run(network: Callable[[Tensor], object], images: list[Tensor]) -> float:
     started = time.perf_counter()
     for image in images:
         network(image)

@@ -23,7 +23,7 @@ from tessera.errors import MissingExtraError
 from tessera.gallery.gallery import Gallery
 from tessera.gallery.search.by_parts import NUM_VERIFIED
 from tessera.gallery.view import View
-from tessera.local.compact import CompactFeatures, aggregate_codes
+from tessera.local.compact import BYTES_A_FEATURE, CODE_BITS, CompactFeatures, aggregate_codes
 from tessera.local.features import LocalFeatures
 from tessera.local.matching import verify_many
 from tessera.local.parts import ASMK_ASSIGNMENT, PartsModel
@@ -38,13 +38,16 @@ def measure_peers(path: Path, pictures: Sequence[Path], queries: int) -> dict[st
     """Milliseconds a query and bytes an image, ours and the peer's. The first `queries` pictures are asked with."""
     with Gallery(path) as gallery, gallery._store.pin() as view:
         model = gallery._store.local_describer.model
-        features = [model.extract(load_photo(picture, size=model.size)) for picture in pictures]
+        described = [model.extract(load_photo(picture, size=model.size)) for picture in pictures]
+        # The package has one codebook, and so is given the regions alone.
+        features = [one.with_regions(one.kinds[0]) for one in described]
+        regions = model.vocabularies[0]
         postings = gallery._store.postings
         postings.refresh(view.snapshot)
         spent: dict[str, list[float]] = {}
         with_package = _Package(model, view)
         reranker: Any = Reranker(
-            "sp", model.system.extractor, functools.partial(verify, config=VerificationConfig()), 8
+            "sp", regions.system.extractor, functools.partial(verify, config=VerificationConfig()), 8
         )
         for number, asked in enumerate(features[:queries]):
             query = _timed(spent, "assign", model.encode_query, asked)
@@ -53,13 +56,13 @@ def measure_peers(path: Path, pictures: Sequence[Path], queries: int) -> dict[st
             best = ids[np.argsort(-scores, kind="stable")[:NUM_VERIFIED]].tolist()
             stored = view.snapshot.local_features(best, model.fingerprint)
             read = _timed(spent, "read", lambda found: list(map(CompactFeatures.from_bytes, found)), stored.values())
-            _timed(spent, "verify", verify_many, query, read, model.num_words)
-            with_package.search(asked, spent)
-            others = [other for k, other in enumerate(features) if k != number]
+            _timed(spent, "verify", verify_many, query, read, model.match_distances)
+            with_package.search(asked.kinds[0], spent)
+            others = [other.kinds[0] for k, other in enumerate(features) if k != number]
             candidates = [others[k % len(others)] for k in range(len(best))]
-            _timed(spent, "brute_force", reranker.count_inliers, asked, candidates)
-        compact = np.mean([len(view.snapshot.local_features([i], model.fingerprint)[i]) for i in best])
-        inverted = sum(part.num_bytes for part in (*postings._saved, postings._tail)) / len(postings)
+            _timed(spent, "brute_force", reranker.count_inliers, asked.kinds[0], candidates)
+        compact = np.mean([BYTES_A_FEATURE * (one.words < regions.num_words).sum() for one in read])
+        inverted = with_package.entries_an_image * (CODE_BITS // 8 + 8)
     milliseconds = {name: 1e3 * float(np.median(values)) for name, values in spent.items()}
     return {
         "images": int(with_package.images),
@@ -69,7 +72,7 @@ def measure_peers(path: Path, pictures: Sequence[Path], queries: int) -> dict[st
             "inverted_file": inverted,
             "package": with_package.bytes_an_image,
             "compact_features": float(compact),
-            "descriptors": float(np.mean([_bytes_of(one) for one in features])),
+            "descriptors": float(np.mean([_bytes_of(one.kinds[0]) for one in features])),
         },
         "add_ms": {"package": 1e3 * with_package.add_s},
     }
@@ -86,15 +89,16 @@ class _Package:
             from asmk.kernel import ASMKKernel
         except ImportError as error:
             raise MissingExtraError("the comparison with the published ASMK", "bench") from error
-        codebook = Codebook(initialize_index(None), size=model.num_words)
-        codebook.index(model.system.codebook.centroids)
+        regions = model.vocabularies[0]
+        codebook = Codebook(initialize_index(None), size=regions.num_words)
+        codebook.index(regions.system.codebook.centroids)
         self._kernel = ASMKKernel(codebook, binary=True)
-        self._lists = IVF.initialize_empty(codebook_size=model.num_words, use_idf=False)
+        self._lists = IVF.initialize_empty(codebook_size=regions.num_words, use_idf=False)
         self._fill(view, model)
 
     def _fill(self, view: View, model: PartsModel) -> None:
         random = np.random.default_rng(0)
-        counts, norms = np.zeros(model.num_words, np.int64), []
+        counts, norms = np.zeros(model.vocabularies[0].num_words, np.int64), []
         for words, _ in _entries(view, model):
             counts[words] += 1
             norms.append(len(words))
@@ -119,6 +123,7 @@ class _Package:
         lists.counts, lists.n_images = counts.astype(np.int32), self.images
         lists.norm_factor = np.array(norms, np.float64)
         self.bytes_an_image = (vectors.nbytes + ids.nbytes) / self.images
+        self.entries_an_image = len(ids) / self.images
 
     def search(self, asked: LocalFeatures, spent: dict[str, list[float]]) -> None:
         def similarity(*given: Any) -> Any:
@@ -133,11 +138,12 @@ class _Package:
 
 
 def _entries(view: View, model: PartsModel) -> Any:
-    """The distinct words of each image with their codes."""
+    """The distinct words of the regions of each image with their codes."""
     for rows in view.snapshot.stream_local_features(model.fingerprint, 0):
         for _, content in rows:
             features = CompactFeatures.from_bytes(content)
-            yield aggregate_codes(features.words.astype(np.int64), features.codes)
+            is_region = features.words < model.vocabularies[0].num_words
+            yield aggregate_codes(features.words[is_region].astype(np.int64), features.codes[is_region])
 
 
 def _bytes_of(features: LocalFeatures) -> int:

@@ -26,9 +26,9 @@ from tessera.bench.pictures import make_pictures
 from tessera.bench.synthesis import Synthesis
 from tessera.data.images import load_photo
 from tessera.errors import UsageError
+from tessera.gallery.describing.local_describer import LocalDescriber
 from tessera.gallery.gallery import Gallery
 from tessera.gallery.ingest.importing import DescribedImage
-from tessera.gallery.ingest.local_describer import LocalDescriber
 from tessera.local.compact import CODE_BITS, CompactFeatures, pack_bits
 
 SIZE = (1024, 768)

@@ -80,7 +80,7 @@ def mean_average_precision(ranked: Int64s, wanted: Int64s, labels: Int64s, depth
 
 def describe_photos(photos: Path, *, model: str, limit: int, size: int, seed: int = 0) -> tuple[Float32s, Int64s]:
     """Descriptors at one scale of photos in the layout of GLDv2, and their landmarks."""
-    from tessera.data.gldv2 import Gldv2Config, load_gldv2
+    from tessera.data.sets.gldv2 import Gldv2Config, load_gldv2
     from tessera.extract.extractor import Extractor
 
     images = load_gldv2(Gldv2Config(root=str(photos)))

@@ -11,13 +11,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.bench.networks import GLOBAL_SCALES
 from tessera.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Float32s = npt.NDArray[np.float32]
 Forward = Callable[[Float32s], Float32s]
@@ -38,10 +41,10 @@ def measure_runtimes(*, model: str, side: int, repeats: int) -> dict[str, Any]:
         import torch
     except ImportError as error:
         raise MissingExtraError("bench extract --plain", "train") from error
-    from tessera.models.attention import MultiHeadAttention
     from tessera.models.bundle import Bundle
     from tessera.models.model_registry import MODELS, build_model
     from tessera.models.onnx_export import export_bundle, load_network, make_card
+    from tessera.models.parts.attention import MultiHeadAttention
 
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory(prefix="tessera-bench-") as name:
@@ -64,7 +67,7 @@ def measure_runtimes(*, model: str, side: int, repeats: int) -> dict[str, Any]:
     return {"model": model, "side": side, "threads": torch.get_num_threads(), "bar": BAR, "rows": rows}
 
 
-def _torch(network: Any) -> Forward:
+def _torch(network: nn.Module) -> Forward:
     import torch
 
     def run(image: Float32s) -> Float32s:

@@ -57,7 +57,9 @@ def measure_search(
     names = check_names(only, peers)
     asked = {"count": count, "dim": dim, "queries": queries, "seed": seed, "graph_count": graph_count}
     with working_folder(folder, keep) as work:
-        setting = prepare(work, asked, gallery=gallery, views=views, groups=groups, say=say)
+        copies = [copies_of(name) for name in names]
+        room = sum(copies) if keep else max(copies, default=0)
+        setting = prepare(work, asked, room=room, gallery=gallery, views=views, groups=groups, say=say)
         rows = {}
         for competitor in names:
             say(competitor)
@@ -83,12 +85,16 @@ def prepare(
     work: Path,
     asked: dict[str, Any],
     *,
+    room: int,
     gallery: Path | None = None,
     views: Path | None = None,
     groups: bool = False,
     say: Callable[[str], None] = _NO_NEWS,
 ) -> dict[str, Any]:
-    """The descriptors with their exact answers, made unless a run before has left them; what is known of them."""
+    """The descriptors with their exact answers, made unless a run before has left them; what is known of them.
+
+    room: how many copies of them competitors will write at once.
+    """
     path = work / "setting.json"
     fitted = None if gallery is not None or views is not None else load_fit().fingerprint
     asked = asked | {"gallery": str(gallery) if gallery else None, "fitted": fitted}
@@ -98,7 +104,7 @@ def prepare(
         if setting["asked"] != asked:
             raise UsageError(f"{work} was made with {setting['asked']}, not with {asked}. Give another --folder.")
         return setting
-    check_enough_disk(work, asked["count"], asked["dim"])
+    check_enough_disk(work, asked["count"], asked["dim"], room)
     say("making descriptors")
     made = {key: asked[key] for key in ("count", "dim", "queries", "seed")}
     setting = _write_descriptors(work, **made, gallery=gallery, views=views, groups=groups)
@@ -297,8 +303,13 @@ def _row(name: str, row: dict[str, Any], count: int) -> str:
     return "| " + " | ".join([label, *cells]) + " |"
 
 
-def check_enough_disk(folder: Path, count: int, dim: int) -> None:
-    """A million need some twelve gigabytes while they run: better said before than after."""
-    needed = 6 * count * dim * 2
+def copies_of(name: str) -> int:
+    """How many times the descriptors' own size a competitor writes: some keep them in single precision."""
+    return 1 if name in CODEC_NAMES else 2
+
+
+def check_enough_disk(folder: Path, count: int, dim: int, room: int) -> None:
+    """Ten million and one codec take 41 gigabytes while they run: better said before than after."""
+    needed = (1 + room) * count * dim * 2
     if shutil.disk_usage(folder).free < needed:
         raise TesseraError(f"{folder} has less than the {needed / 1e9:.0f} GB that this needs. Give another --folder.")

@@ -30,6 +30,7 @@ BLOCK_ROWS = 8192
 _IMAGES_A_PLACE = 10
 _PLACES_A_SCENE = 8
 _QUERIED_BLOCKS = 32
+_CACHED_ROWS = 128  # made at a time, they fit in a core's own cache
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,17 @@ class Synthesis:
 
     def _images(self, places: Float32s, rng: np.random.Generator) -> Float32s:
         """One image of each of the places given, N D."""
-        count = len(places)
         cosines = self.fit.group_cosines if self.groups else self.fit.neighbour_cosines
-        share = _draw(self._shares(cosines), count, rng)
+        share = _draw(self._shares(cosines), len(places), rng)
+        images = np.empty_like(places)
+        for i in range(0, len(places), _CACHED_ROWS):
+            part = slice(i, i + _CACHED_ROWS)
+            images[part] = self._drawn(places[part], share[part], rng)
+        return images
+
+    def _drawn(self, places: Float32s, share: Float32s, rng: np.random.Generator) -> Float32s:
         raw = np.sqrt(share) * places
-        own = rng.standard_normal((count, self.dim), dtype=np.float32)
+        own = rng.standard_normal(places.shape, dtype=np.float32)
         own *= np.sqrt(1 - share)
         raw += own
         raw *= self._deviations

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tessera.config import find_config
-from tessera.data.labelled import ImageSet
+from tessera.data.sets.labelled import ImageSet
 from tessera.train.build_run import TrainingData, build_run, load_data
 from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images

@@ -1,12 +1,10 @@
-"""The descriptors themselves in half precision, read in place, and the one arithmetic that scores them.
-
-Every score that an index calls exact comes from `inner_products`: each row is summed on its own and in a fixed order,
-so that a score depends neither on the codec, nor on the batch, nor on the number of threads.
-"""
+"""The descriptors themselves in half precision, read in place."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +27,12 @@ class DescriptorStore:
     def __init__(self, dim: int, segments: list[Float16s] | None = None) -> None:
         self.dim = dim
         self.segments: list[Float16s] = list(segments or [])
-        self._starts = self._count()
+        self._count()
 
-    def _count(self) -> Int64s:
-        return np.cumsum([0, *(len(segment) for segment in self.segments)]).astype(np.int64)
+    def _count(self) -> None:
+        self._starts = np.cumsum([0, *(len(segment) for segment in self.segments)]).astype(np.int64)
+        self._plain = [np.asarray(segment) for segment in self.segments]  # a memmap takes rows three times slower
+        self._firsts = [segment[:, 0] for segment in self._plain]
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -49,24 +49,28 @@ class DescriptorStore:
 
     def append(self, descriptors: Float16s) -> None:
         self.segments = [*self.segments, descriptors]
-        self._starts = self._count()
+        self._count()
 
     def take(self, rows: Int64s) -> Float16s:
         """The descriptors of some rows, len(rows) D."""
-        if len(self.segments) == 1:
-            return np.asarray(self.segments[0])[rows]
+        if len(self._plain) == 1:
+            # One number of each first, a third of the time less: the processor waits for many rows at once.
+            _ = self._firsts[0][rows]
+            taken: Float16s = self._plain[0].take(rows, axis=0)
+            return taken
         out = np.empty((len(rows), self.dim), dtype=np.float16)
         owner = np.searchsorted(self._starts, rows, side="right") - 1
         for i in np.unique(owner):
             mine = owner == i
-            out[mine] = self.segments[i][rows[mine] - self._starts[i]]
+            out[mine] = self._plain[i][rows[mine] - self._starts[i]]
         return out
 
     def halves(self, rows: int) -> Iterator[tuple[int, Float16s]]:
-        """Go through everything in order, as it is: (first row, block)."""
+        """Go through everything in order, as it is: (first row, block). Pages of a mapped file are let go of."""
         for start, segment in zip(self._starts[:-1], self.segments, strict=True):
             for i in range(0, len(segment), rows):
                 yield int(start) + i, np.asarray(segment[i : i + rows])
+                release_pages(segment)
 
     def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[int, Float32s]]:
         """Go through everything in order: (first row, block in fp32)."""
@@ -74,21 +78,10 @@ class DescriptorStore:
             yield start, widen(block)
 
 
-def inner_products(query: Float32s, descriptors: Float16s | Float32s) -> Float32s:
-    """The exact score of each row: descriptors N D against one query D, in fp32."""
-    scores = np.empty(len(descriptors), dtype=np.float32)
-    narrow = descriptors.dtype == np.float16
-    for i in range(0, len(descriptors), _CACHED_ROWS):
-        part = descriptors[i : i + _CACHED_ROWS]
-        rows: Float32s = widen(part.view(np.float16)) if narrow else np.ascontiguousarray(part, np.float32)
-        np.vecdot(rows, query, out=scores[i : i + _CACHED_ROWS])  # a row at a time, whatever its company
-    return scores
-
-
-def score_rows(query: Float32s, rows: Int64s, store: DescriptorStore) -> Float32s:
-    """The exact scores of some rows of a store, read a cacheful at a time."""
-    parts = [rows[i : i + _CACHED_ROWS] for i in range(0, len(rows), _CACHED_ROWS)]
-    return np.concatenate([np.empty(0, np.float32), *(inner_products(query, store.take(part)) for part in parts)])
+def release_pages(array: npt.NDArray[Any]) -> None:
+    """Of a mapped file, let go of the pages that were read, or in the end all of it would be resident."""
+    if isinstance(array, np.memmap):
+        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def widen(descriptors: Float16s, out: Float32s | None = None) -> Float32s:
@@ -97,11 +90,13 @@ def widen(descriptors: Float16s, out: Float32s | None = None) -> Float32s:
     Exact for every finite number, the smallest included.
     """
     wide = np.empty(descriptors.shape, np.float32) if out is None else out
-    bits = wide.view(np.int32)
-    np.copyto(bits, np.ascontiguousarray(descriptors).view(np.int16))
-    np.left_shift(bits, 13, out=bits)
-    np.bitwise_and(bits, _FP16_BITS, out=bits)
-    wide *= np.float32(2.0**112)
+    for i in range(0, len(descriptors), _CACHED_ROWS):
+        part = wide[i : i + _CACHED_ROWS]
+        bits = part.view(np.int32)
+        np.copyto(bits, np.ascontiguousarray(descriptors[i : i + _CACHED_ROWS]).view(np.int16))
+        np.left_shift(bits, 13, out=bits)
+        np.bitwise_and(bits, _FP16_BITS, out=bits)
+        part *= np.float32(2.0**112)
     return wide
 
 

@@ -72,16 +72,25 @@ def diffuse(
 ) -> Float32s:
     """Scores T of the best answers T D by diffusion from the query over their neighbour graph.
 
-    Solves (I - damping * S) f = y: S the affinities normalised on both sides by the square root
-    of their sums, y the query's own affinities to its nearest `seeds`. T is the short list, not the gallery: the graph
-    is made of what the first search found (truncated diffusion). So walks are short and neighbours few: with the 50 and
+    It starts from the query's own affinities to its nearest `seeds`. T is the short list, not the gallery: the graph is
+    made of what the first search found (truncated diffusion). So walks are short and neighbours few: with the 50 and
     0.99 that suit a whole gallery, a small list is one dense clump whose walk forgets where it began.
+    """
+    start = np.clip(descriptors.astype(np.float64) @ query.astype(np.float64), 0, None) ** gamma
+    far = np.argsort(-start, kind="stable")[seeds:]
+    start[far] = 0
+    return spread(start, descriptors, neighbours=neighbours, gamma=gamma, damping=damping)
+
+
+def spread(
+    start: Float64s, descriptors: Float32s, *, neighbours: int = 10, gamma: float = 3.0, damping: float = 0.8
+) -> Float32s:
+    """How much of `start`, T, arrives at each of T D descriptors along their neighbour graph, T.
+
+    Solves (I - damping * S) f = start: S the affinities normalised on both sides by the square root of their sums.
     """
     graph = mutual_graph(descriptors, neighbours, gamma)
     sums = graph.sum(axis=1)
     scale = np.where(sums > 0, 1 / np.sqrt(np.maximum(sums, _EPS)), 0.0)
     system = np.eye(len(graph)) - damping * (scale[:, None] * graph * scale)
-    start = np.clip(descriptors.astype(np.float64) @ query.astype(np.float64), 0, None) ** gamma
-    far = np.argsort(-start, kind="stable")[seeds:]
-    start[far] = 0
     return np.linalg.solve(system, start).astype(np.float32)

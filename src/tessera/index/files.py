@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import IndexingError
+from tessera.index.descriptor_file import release_pages
 from tessera.storage import atomic_path, hash_file, make_folder, parse_json, write_atomically
 
 MANIFEST = "manifest.json"
-FORMAT = 3
+FORMAT = 6
 _SAMPLES = 64
 _SAMPLE_BYTES = 4096
 _CHUNK_BYTES = 1 << 20
@@ -50,12 +50,11 @@ def write_array(folder: Path, key: str, array: npt.NDArray[Any]) -> Entry:
 
 
 def _chunks(array: npt.NDArray[Any]) -> Iterator[memoryview]:
-    """The array's bytes, in pieces. Pages of a mapped file are let go of, or in the end all of it would be resident."""
+    """The array's bytes, in pieces."""
     rows = max(1, _CHUNK_BYTES * len(array) // max(array.nbytes, 1))
     for i in range(0, len(array), rows):
         yield np.ascontiguousarray(array[i : i + rows]).data
-        if isinstance(array, np.memmap):
-            array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+        release_pages(array)
 
 
 def sample_digest(path: Path) -> str:

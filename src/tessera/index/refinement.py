@@ -17,6 +17,10 @@ Float32s = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
 
 Fetch = Callable[[Int64s], Float32s]
+Rescore = Callable[[Float32s, Float32s], Float32s]  # a query D and the descriptors of its best hits K D -> scores K
+
+# What an entry of `tessera.refiners` that compares descriptors does with the best hits, by its name.
+RESCORERS: dict[str, Rescore] = {"diffusion": diffuse, "global": rerank_scores}
 
 
 class Searchable(Protocol):
@@ -58,9 +62,9 @@ def search_refined(
         fetch = augment if isinstance(augment, AugmentedDescriptors) else AugmentedDescriptors(index, fetch)
         _reorder(asked, scores, ids, AUGMENTED_DEPTH, fetch, lambda query, descriptors: descriptors @ query)
     if expansion is not None:
-        _reorder(asked, scores, ids, expansion.depth, fetch, diffuse)
+        _reorder(asked, scores, ids, expansion.depth, fetch, RESCORERS[expansion.name])
     if reranker is not None:
-        _reorder(asked, scores, ids, reranker.depth, fetch, rerank_scores)
+        _reorder(asked, scores, ids, reranker.depth, fetch, RESCORERS[reranker.name])
     return scores[:, :k], ids[:, :k]
 
 

@@ -43,6 +43,11 @@ class RowFilter:
             self._bitmap = np.packbits(flags, bitorder="little")
         return self._bitmap
 
+    def admits(self, rows: Int64s) -> npt.NDArray[np.bool_]:
+        """Of each of some rows, whether it is in here; -1, which pads answers, is not."""
+        lit: npt.NDArray[np.bool_] = (self.bitmap[rows >> 3] & _BITS[rows & 7]) != 0
+        return lit & (rows >= 0)
+
     def __len__(self) -> int:
         return len(self._rows) if self._rows is not None else int(np.bitwise_count(self.bitmap).sum())
 

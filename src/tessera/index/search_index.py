@@ -20,7 +20,8 @@ from tessera.config import to_mapping
 from tessera.errors import IndexingError
 from tessera.index.codecs.codec import Codec, use_threads
 from tessera.index.codecs.sampling import held_out_rows
-from tessera.index.descriptor_file import DescriptorStore, best, candidates_for_best, inner_products
+from tessera.index.descriptor_file import DescriptorStore, best, candidates_for_best
+from tessera.index.exact_scores import inner_products
 from tessera.index.files import write_array, write_manifest
 from tessera.index.locks import SharedLock
 from tessera.index.rows import RowFilter, Rows
@@ -152,7 +153,7 @@ class SearchIndex:
         wanted = None if allowed is None else np.asarray(allowed, dtype=np.int64).reshape(-1)
         with self._coded.shared():
             with self._lock:
-                tail_ids, tail_scores = self._search_tail(asked, k, wanted)
+                tail = self._search_tail(asked, k, wanted) if self._tail.size else None
                 rows = self._rows
                 row_filter = rows.live_filter() if wanted is None else rows.allowed_filter(wanted)
             if rows.total == 0 or (row_filter is not None and len(row_filter) == 0):
@@ -161,24 +162,28 @@ class SearchIndex:
             else:
                 with use_threads(threads):
                     coded_scores, coded_rows = self._codec.search(asked, k, row_filter, self._store)
-        scores = np.full((len(asked), k), -np.inf, dtype=np.float32)
-        ids = np.full((len(asked), k), -1, dtype=np.int64)
+        scores = np.empty((len(asked), k), np.float32)
+        ids = np.empty((len(asked), k), np.int64)
         for q in range(len(asked)):
-            found = coded_rows[q] >= 0
-            merged_scores = np.concatenate([coded_scores[q][found], tail_scores[q]])
-            merged_ids = np.concatenate([rows.ids(coded_rows[q][found]), tail_ids[q]])
-            top_scores, top_ids = best(merged_scores, merged_ids, k)
-            scores[q, : len(top_ids)], ids[q, : len(top_ids)] = top_scores, top_ids
+            mine_ids, mine = rows.ids(coded_rows[q]), coded_scores[q]
+            if tail is not None:
+                mine_ids, mine = np.concatenate([mine_ids, tail[0][q]]), np.concatenate([mine, tail[1][q]])
+            top_scores, top_ids = best(mine, mine_ids, k)
+            found = len(top_ids)
+            if found and top_scores[-1] == -np.inf:  # what a codec's rows are padded with comes last
+                found = int(np.searchsorted(-top_scores, np.inf))
+            scores[q, :found], ids[q, :found] = top_scores[:found], top_ids[:found]
+            scores[q, found:], ids[q, found:] = -np.inf, -1
         return scores, ids
 
     def _search_tail(self, queries: Float32s, k: int, wanted: Int64s | None) -> tuple[list[Int64s], list[Float32s]]:
         """The tail's best ids and exact scores, a list entry a query."""
-        descriptors, ids = self._tail.descriptors, self._tail.ids
-        if wanted is not None and len(ids):
+        descriptors, halves, ids = self._tail.descriptors, self._tail.halves, self._tail.ids
+        if wanted is not None:
             chosen = np.isin(ids, wanted)
-            descriptors, ids = descriptors[chosen], ids[chosen]
+            descriptors, halves, ids = descriptors[chosen], halves[chosen], ids[chosen]
         positions = [candidates_for_best(rough, k) for rough in queries @ descriptors.T]
-        scores = [inner_products(query, descriptors[mine]) for query, mine in zip(queries, positions, strict=True)]
+        scores = [inner_products(query, halves[mine]) for query, mine in zip(queries, positions, strict=True)]
         return [ids[mine] for mine in positions], scores
 
     def add(self, ids: npt.ArrayLike, descriptors: npt.ArrayLike) -> None:

@@ -13,7 +13,7 @@ _FIRST_CAPACITY = 4096  # rows: pages of it cost nothing until they are written,
 
 
 class Tail:
-    """Ids and descriptors (rounded to fp16, held in fp32) in arrays that are seldom outgrown, and then double.
+    """Ids and descriptors (in fp16, and widened for a matrix product) in arrays that are seldom outgrown, then double.
 
     Removal moves the last row into the gap: a tail has no order of its own, as ties are broken by id.
     """
@@ -22,6 +22,7 @@ class Tail:
         self.dim = dim
         self.size = 0
         self._ids: Int64s = np.empty(0, dtype=np.int64)
+        self._halves: Float16s = np.empty((0, dim), dtype=np.float16)
         self._descriptors: Float32s = np.empty((0, dim), dtype=np.float32)
         self._positions: dict[int, int] = {}
 
@@ -32,6 +33,10 @@ class Tail:
     @property
     def descriptors(self) -> Float32s:
         return self._descriptors[: self.size]
+
+    @property
+    def halves(self) -> Float16s:
+        return self._halves[: self.size]
 
     def __contains__(self, identity: int) -> bool:
         return identity in self._positions
@@ -45,10 +50,15 @@ class Tail:
             capacity = max(needed, 2 * len(self._ids), _FIRST_CAPACITY)
             grown_ids = np.empty(capacity, dtype=np.int64)
             grown = np.empty((capacity, self.dim), dtype=np.float32)
-            grown_ids[: self.size], grown[: self.size] = self.ids, self.descriptors
-            self._ids, self._descriptors = grown_ids, grown
+            grown_halves = np.empty((capacity, self.dim), dtype=np.float16)
+            grown_ids[: self.size], grown[: self.size], grown_halves[: self.size] = (
+                self.ids,
+                self.descriptors,
+                self.halves,
+            )
+            self._ids, self._descriptors, self._halves = grown_ids, grown, grown_halves
         self._ids[self.size : needed] = ids
-        self._descriptors[self.size : needed] = descriptors
+        self._descriptors[self.size : needed] = self._halves[self.size : needed] = descriptors
         for position, identity in enumerate(ids.tolist(), start=self.size):
             self._positions[identity] = position
         self.size = needed
@@ -62,10 +72,11 @@ class Tail:
         if position != last:
             moved = int(self._ids[last])
             self._ids[position], self._descriptors[position] = moved, self._descriptors[last]
+            self._halves[position] = self._halves[last]
             self._positions[moved] = position
         self.size = last
         return True
 
     @property
     def memory_bytes(self) -> int:
-        return self.ids.nbytes + self.descriptors.nbytes
+        return self.ids.nbytes + self.descriptors.nbytes + self.halves.nbytes

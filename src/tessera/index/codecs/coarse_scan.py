@@ -1,49 +1,64 @@
 """The coarse scan: short 4-bit codes of every row, compared by SIMD in registers.
 
-A product quantiser with 16 centroids a subspace gives 32 to 64 bytes a row. FAISS's fast-scan layout is used in its
-inverted-file form, because that one takes filters. It has one list, or many of which a search scans `nprobe` (see
-`inverted_lists`). The best rows are candidates: the codec rescores them.
+A product quantiser with 16 centroids a subspace gives 16 to 64 bytes a row, in FAISS's fast-scan layout: all in one
+piece, or in inverted lists of which a search scans `nprobe` (see `inverted_lists`). The best rows are candidates: the
+codec rescores them. Only lists take filters, and they are slower; so what is in one piece is copied into one list by
+the first search that needs it.
 """
 
 from __future__ import annotations
 
+import functools
+import threading
 from typing import Any
 
 import faiss
 import numpy as np
 
+from tessera.index.codecs.code_length import choose_subspaces, num_coded, prepare_training, recoded, scan_ns
 from tessera.index.codecs.codec import Arrays, Float32s, Int64s, parameters
 from tessera.index.codecs.inverted_lists import InvertedLists, train_list_centroids, training_rows_for
-from tessera.index.codecs.projection import Projection, allocate_dimensions, principal_axes
-from tessera.index.codecs.recall_calibration import RESCORE_NS, CalibrationSet, allowed_misses, estimate_num_candidates
-from tessera.index.codecs.sampling import sample_rows, thinned, training_rows
-from tessera.index.codecs.threshold_estimation import ThresholdEstimator
-from tessera.index.descriptor_file import DescriptorStore
+from tessera.index.codecs.projection import Projection, allocate_dimensions, mean_first, principal_axes
+from tessera.index.codecs.recall_calibration import (
+    EXACT_NS,
+    RESCORE_NS,
+    CalibrationSet,
+    allowed_misses,
+)
+from tessera.index.codecs.sampling import thinned, training_rows
+from tessera.index.descriptor_file import DescriptorStore, widen
 from tessera.index.rows import RowFilter
 
 _TRAINING_ROWS = 32768
-_CENTROID_ROWS = 16384  # 16 centroids a subspace need no more
 _AXES_ROWS = 16384
 _LEAST_ROWS = 256  # fewer rows than this are repeated for training: centroids need something to stand on
-LADDER = (64, 96, 128)  # subspaces of 4 bits and 4 dimensions: 32, 48 or 64 bytes
-SUBSPACE = 4
-BYTE_NS = 0.056  # measured on one core: scanning one byte of a row
-# Of the allowed misses, so many by these codes; inverted lists miss some, too, and spare nearly a third of the scan.
+# What codes leave out of a row agrees with what they leave out of a query that is near it. So <q, x> is more than
+# <q, code> by a share of the energy that the code lacks, here a sixth, and the order is that of the distance between
+# the query and a third of the code: |q - code / 3|^2 = |q|^2 - 2 / 3 (<q, code> - |code|^2 / 6). The share is what two
+# sets of descriptors, real and synthetic, are best searched with; residual codes know what is left out.
+_SHARE = 1 / 6
+# Of the allowed misses, so many by these codes, where others follow; inverted lists miss some, too, and spare nearly a
+# third of the scan.
 _COARSE_MISSES, _COARSE_MISSES_OF_LISTS, _SCANNED_OF_LISTS = 0.9, 0.45, 0.7
-_NEARLY_ALL = 0.9  # a filter that admits so many rows leaves their scores as they were in the sample
-_FAR_OFF = 4  # with so many times fewer or more rows than asked for, the estimated threshold was wrong
 
 
 class CoarseScan:
     """A projection, and a FAISS fast-scan index over projected rows."""
 
-    def __init__(self, projection: Projection, order: Int64s, index: Any, estimator: ThresholdEstimator) -> None:
-        """order: the coordinates that are coded here, subspace by subspace. The index has the quantiser for queries."""
+    def __init__(self, projection: Projection, index: Any, encoder: Any = None) -> None:
+        """The projection's leading coordinates are coded, group by group. Lists come with the queries' quantiser.
+
+        encoder: the quantiser of rows, where the index compares queries by distance; else the index has it.
+        """
         self.projection = projection
         self.index = index
-        self._order = order
-        self._estimator = estimator
-        self.lists = InvertedLists.of_queries(index.quantizer)
+        self.dim = int(index.d)  # how many of the coordinates are coded
+        self._encoder = encoder
+        if encoder is not None:
+            index.pq = _for_distances(encoder, projection)
+        self.lists = InvertedLists.of_queries(index.quantizer) if isinstance(index, faiss.IndexIVF) else None
+        self._listed: Any = None  # all rows in one list, for filters
+        self._listing = threading.Lock()
 
     @classmethod
     def fit(
@@ -53,40 +68,55 @@ class CoarseScan:
         *,
         coordinates: int,
         lists: int = 1,
-        ladder: tuple[int, ...] = LADDER,
+        ladder: tuple[int, ...],
+        last: bool = False,
         seed: int,
         target_recall: float,
     ) -> tuple[CoarseScan, Float32s]:
         """Learn axes, centroids and lists from a sample of the store; also returns that sample's coordinates, N C.
 
-        coordinates: C, how many the projection has. ladder: numbers of subspaces to choose from.
+        coordinates: C, how many the projection has. ladder: numbers of subspaces to choose from. last: every candidate
+        is scored by its descriptor next; else by another code, and not all of the allowed misses may be of this one.
         """
         sample = training_sample(store, max(_TRAINING_ROWS, training_rows_for(lists)), seed)
         axes = principal_axes(thinned(sample, _AXES_ROWS), min(coordinates - 1, store.dim))
-        projection = Projection.fit(sample, axes, coordinates)
+        projection = Projection.fit(sample, axes, coordinates, weighted=not last)
         projected = projection.apply(sample)
-        share = _COARSE_MISSES if lists == 1 else _COARSE_MISSES_OF_LISTS
+        share = 1.0 if last else _COARSE_MISSES if lists == 1 else _COARSE_MISSES_OF_LISTS
         kept = {k: 1 - share * misses for k, misses in allowed_misses(target_recall).items()}
         scanned = len(store) * (1.0 if lists == 1 else _SCANNED_OF_LISTS)
-        subspaces = _choose_subspaces(projection, projected, calibration_set, store, ladder, seed, kept, scanned)
-        dim = min(subspaces * SUBSPACE, coordinates)
-        order = allocate_dimensions(projected[:, :dim].var(axis=0), subspaces)
-        rows = np.ascontiguousarray(projected[:, order])
-        quantiser: Any = InvertedLists(train_list_centroids(rows, order, lists, seed)).queries
-        index: Any = faiss.IndexIVFPQFastScan(quantiser, dim, lists, subspaces, 4, faiss.METRIC_INNER_PRODUCT)
-        quantiser.this.disown()
-        index.own_fields = True
-        # Not residuals: a bias a list would take most of the eight bits that fast-scan gives to its tables.
-        index.by_residual = False
-        _prepare(index.pq, seed)
+
+        def cost(subspaces: int, num_candidates: list[int]) -> float:
+            """The time for ten neighbours, times that for a hundred: neither counts more for being longer."""
+            projecting = scan_ns(4 * store.dim * num_coded(subspaces, coordinates))
+            scan = projecting + scan_ns(scanned * subspaces / 2)
+            return float(np.prod([scan + count * (EXACT_NS if last else RESCORE_NS) for count in num_candidates]))
+
+        share_of_energy = _SHARE if last else 0.0
+        subspaces = choose_subspaces(
+            projection, projected, calibration_set, store, ladder, seed, kept, cost, share_of_energy
+        )
+        dim = num_coded(subspaces, coordinates)
+        order = mean_first(allocate_dimensions(projected[:, :dim].var(axis=0), subspaces), subspaces)
+        projection = projection.arranged(order)
+        projected[:, :dim] = rows = np.take(projected, order, axis=1)
+        if lists == 1:
+            metric = faiss.METRIC_L2 if last else faiss.METRIC_INNER_PRODUCT
+            index: Any = faiss.IndexPQFastScan(dim, subspaces, 4, metric)
+        else:
+            index = _in_lists(train_list_centroids(rows, order, lists, seed), subspaces)
+        prepare_training(index.pq, seed)
         index.train(rows)
-        drawn = sample_rows(len(store), ThresholdEstimator.size_for(len(store)), seed + 13)
-        coded = projection.apply(store.take(drawn).astype(np.float32))[:, order]
-        estimator = ThresholdEstimator.fit(index.pq, coded)
-        return cls(projection, order, index, estimator), thinned(projected, _TRAINING_ROWS)
+        if last:
+            return cls(projection.leading(dim), index, _with_centroids(index.pq, _centroids(index.pq))), rows
+        return cls(projection, index), thinned(projected, _TRAINING_ROWS)
 
     def __len__(self) -> int:
         return int(self.index.ntotal)
+
+    @property
+    def num_lists(self) -> int:
+        return 1 if self.lists is None else len(self.lists)
 
     @property
     def code_bytes(self) -> int:
@@ -94,25 +124,43 @@ class CoarseScan:
 
     def append(self, coordinates: Float32s) -> None:
         """Code more rows N C, after those that are there. No search may run meanwhile."""
+        self._listed = None
+        rows = np.ascontiguousarray(coordinates[:, : self.dim])
+        if self.lists is None:
+            if self._encoder is not None:
+                self.index.pq = self._encoder
+            self.index.add(rows)
+            if self._encoder is not None:
+                self.index.pq = _for_distances(self._encoder, self.projection)
+            return
         mine = self.index.quantizer
         self.index.quantizer = self.lists.rows
         try:
-            self.index.add(np.ascontiguousarray(coordinates[:, self._order]))
+            self.index.add(rows)
         finally:
             self.index.quantizer = mine
+
+    def project_queries(self, queries: Float32s) -> Float32s:
+        """Queries Q D to the coordinates Q C that are searched with."""
+        if self._encoder is None:
+            return self.projection.apply_query(queries)
+        return self.projection.apply_raw(queries)
 
     def decoded(self, coordinates: Float32s) -> Float32s:
         """What the codes of rows N C would know of them; zero where they have no code."""
         out = np.zeros(coordinates.shape, np.float32)
-        out[:, self._order] = _recoded(self.index.pq, coordinates[:, self._order])
+        out[:, : self.dim] = recoded(self._encoder or self.index.pq, coordinates[:, : self.dim])
         return out
 
     def search(
         self, coordinates: Float32s, count: int, row_filter: RowFilter | None = None, nprobe: int = 1
     ) -> tuple[Int64s, Float32s]:
         """The best rows for projected queries Q C, and estimates of their scores: Q count, padded with -1 and -inf."""
-        queries = np.ascontiguousarray(coordinates[:, self._order])
-        scores, found = self.index.search(queries, count, params=_parameters(row_filter, nprobe))
+        found, scores = self._scan(coordinates, count, row_filter, nprobe)
+        if self._encoder is not None:
+            np.negative(scores, out=scores)
+        if found[:, -1].min() >= 0:
+            return found, scores
         scores[found < 0] = -np.inf
         blind = found[:, 0] < 0  # FAISS finds nothing where nothing parts the rows: one image, or copies only
         if blind.any():
@@ -120,38 +168,65 @@ class CoarseScan:
             found[blind, : len(rows)], scores[blind, : len(rows)] = rows, 0
         return found, scores
 
-    def scan_above_threshold(
+    def _scan(
+        self, coordinates: Float32s, count: int, row_filter: RowFilter | None, nprobe: int
+    ) -> tuple[Int64s, Float32s]:
+        """As FAISS finds them: fewer rows end in -1 with any score, and scores may be distances."""
+        queries = np.ascontiguousarray(coordinates[:, : self.dim])
+        if self.lists is not None:
+            scores, found = self.index.search(queries, count, params=_parameters(row_filter, nprobe))
+        elif row_filter is None:
+            scores, found = self.index.search(queries, count)
+        else:
+            scores, found = self._in_a_list().search(queries, count, params=_parameters(row_filter, 1))
+        return found, scores
+
+    def shortlist(
         self, coordinates: Float32s, count: int, row_filter: RowFilter | None = None, nprobe: int = 1
     ) -> tuple[Int64s, Float32s]:
-        """About `count` of the best rows for one projected query 1 C, in no order, with estimates of their scores.
+        """The same for one projected query 1 C, not padded: at most `count` rows, and their scores or distances."""
+        gone = 0 if row_filter is None else len(self) - len(row_filter)
+        if row_filter is not None and self.lists is None and gone <= count:
+            # Only some are deleted: among so many more are the best of the others, and no list is needed.
+            found, scores = self.search(coordinates, count + gone)
+            there = np.flatnonzero(row_filter.admits(found[0]))[:count]
+        else:
+            found, scores = self._scan(coordinates, count, row_filter, nprobe)
+            if found[0, -1] >= 0:
+                return found[0], scores[0]
+            found, scores = self.search(coordinates, count, row_filter, nprobe)
+            there = np.flatnonzero(found[0] >= 0)
+        return found[0, there], scores[0, there]
 
-        All rows above a threshold that is estimated from a sample. Exactly the best `count` where a filter admits other
-        rows than were sampled, or where far too few or too many pass.
-        """
-        query = np.ascontiguousarray(coordinates[:, self._order])
-        threshold = None
-        if row_filter is None or len(row_filter) >= _NEARLY_ALL * len(self):
-            threshold = self._estimator.threshold_for(query, count / max(len(self), 1))
-        if threshold is not None:
-            _, scores, rows = self.index.range_search(query, threshold, params=_parameters(row_filter, nprobe))
-            if count / _FAR_OFF <= len(rows) <= count * _FAR_OFF:
-                return rows, scores
-        found, estimates = self.search(coordinates, count, row_filter, nprobe)
-        there = found[0] >= 0
-        return found[0, there], estimates[0, there]
+    def _in_a_list(self) -> Any:
+        """The same codes in one inverted list, which FAISS searches under a filter."""
+        with self._listing:
+            if self._listed is None:
+                listed: Any = _in_lists(np.zeros((1, self.dim), np.float32), self.index.pq.M, self.index.metric_type)
+                listed.pq, listed.is_trained, listed.ntotal = self.index.pq, True, len(self)
+                lists: Any = faiss.downcast_InvertedLists(listed.invlists)
+                lists.resize(0, len(self))
+                faiss.memcpy(lists.get_codes(0), self.index.codes.get(), self.index.codes.nbytes())
+                faiss.rev_swig_ptr(lists.get_ids(0), len(self))[:] = np.arange(len(self))
+                self._listed = listed
+            return self._listed
 
     def list_ranks(self, query: Float32s, rows: Float32s) -> Int64s:
         """How many lists a query 1 D scans before those of rows N D: N."""
+        assert self.lists is not None
         asked, theirs = self.projection.apply_query(query), self.projection.apply(rows)
-        return self.lists.ranks(*(np.ascontiguousarray(part[:, self._order]) for part in (asked, theirs)))
+        return self.lists.ranks(*(np.ascontiguousarray(part[:, : self.dim]) for part in (asked, theirs)))
 
     def select(self, rows: Int64s) -> None:
         """Keep only these rows (ascending), renumbered from zero."""
+        self._listed = None
         total = len(self)
         dropped = np.ones(total, dtype=np.uint8)
         dropped[rows] = 0
         bitmap = np.packbits(dropped, bitorder="little")
         self.index.remove_ids(faiss.IDSelectorBitmap(total, faiss.swig_ptr(bitmap)))
+        if self.lists is None:
+            return
         renumbered = np.cumsum(dropped == 0) - 1
         lists = self.index.invlists
         for i in range(self.index.nlist):
@@ -162,25 +237,50 @@ class CoarseScan:
     def state(self) -> Arrays:
         projection = self.projection
         arrays: Arrays = {"matrix": projection.matrix, "offset": projection.offset, "weights": projection.weights}
-        arrays |= {"order": self._order, "index": faiss.serialize_index(self.index)}
-        return arrays | {"threshold_sample": faiss.serialize_index(self._estimator.index)}
+        if self._encoder is not None:
+            arrays["coarse_centroids"] = _centroids(self._encoder)
+        return arrays | {"index": faiss.serialize_index(self.index)}
 
     @classmethod
     def restore(cls, arrays: Arrays) -> CoarseScan:
         projection = Projection(arrays["matrix"], arrays["offset"], arrays["weights"])
-        estimator = ThresholdEstimator(faiss.deserialize_index(arrays["threshold_sample"]))
-        return cls(projection, arrays["order"], faiss.deserialize_index(arrays["index"]), estimator)
+        index: Any = faiss.deserialize_index(arrays["index"])
+        encoder = _with_centroids(index.pq, arrays["coarse_centroids"]) if "coarse_centroids" in arrays else None
+        return cls(projection, index, encoder)
 
     @property
     def memory_bytes(self) -> int:
-        lists = self.index.invlists
-        padded = sum(-(-lists.list_size(i) // 32) * 32 for i in range(self.index.nlist))
-        codes = padded * (self.code_bytes + 8) + 4 * self.index.pq.centroids.size()
-        return int(codes + self.projection.memory_bytes + self.lists.memory_bytes + self._estimator.memory_bytes)
+        tables = self.projection.memory_bytes + 4 * int(self.index.pq.centroids.size())
+        if self.lists is None:
+            listed = 0 if self._listed is None else int(self.index.codes.nbytes()) + 8 * len(self)
+            return int(self.index.codes.nbytes()) + listed + tables
+        sizes = [self.index.invlists.list_size(i) for i in range(self.index.nlist)]
+        padded = sum(-(-size // 32) * 32 for size in sizes)
+        return int(padded * self.code_bytes + 8 * len(self) + self.lists.memory_bytes + tables)
+
+
+def _in_lists(centroids: Float32s, subspaces: int, metric: int = faiss.METRIC_INNER_PRODUCT) -> Any:
+    """Lists around centroids L d, which `inverted_lists` has for rows and turns into those for queries."""
+    quantiser: Any = InvertedLists(centroids).queries
+    index: Any = faiss.IndexIVFPQFastScan(quantiser, centroids.shape[1], len(centroids), subspaces, 4, metric)
+    quantiser.this.disown()
+    index.own_fields = True
+    # Not residuals: a bias a list would take most of the eight bits that fast-scan gives to its tables.
+    index.by_residual = False
+    return index
+
+
+@functools.lru_cache(maxsize=256)
+def _lists_only(nprobe: int) -> Any:
+    given: Any = faiss.SearchParametersIVF()
+    given.nprobe = nprobe
+    return given
 
 
 def _parameters(row_filter: RowFilter | None, nprobe: int) -> Any:
     """FAISS search parameters: so many lists, and of their rows those that `row_filter` admits."""
+    if row_filter is None:
+        return _lists_only(nprobe)
     given: Any = faiss.SearchParametersIVF()
     given.nprobe = nprobe
     if (held := parameters(row_filter)) is not None:
@@ -191,52 +291,26 @@ def _parameters(row_filter: RowFilter | None, nprobe: int) -> Any:
 
 def training_sample(store: DescriptorStore, count: int, seed: int) -> Float32s:
     """Rows to fit on, in fp32; a handful is repeated, nothing becomes zeros."""
-    sample = store.take(training_rows(len(store), count, seed)).astype(np.float32)
+    sample = widen(store.take(training_rows(len(store), count, seed)))
     if len(sample) == 0:
         return np.zeros((_LEAST_ROWS, store.dim), np.float32)
     return np.resize(sample, (_LEAST_ROWS, store.dim)) if len(sample) < _LEAST_ROWS else sample
 
 
-def _prepare(pq: Any, seed: int) -> None:
-    pq.cp.seed, pq.cp.niter = seed + 1, 12
-    pq.cp.min_points_per_centroid, pq.cp.max_points_per_centroid = 1, _CENTROID_ROWS // 16
+def _centroids(pq: Any) -> Float32s:
+    """M 16 (d / M)."""
+    copied: Float32s = faiss.vector_to_array(pq.centroids).reshape(pq.M, pq.ksub, pq.dsub)
+    return copied
 
 
-def _recoded(pq: Any, rows: Float32s) -> Float32s:
-    decoded: Float32s = pq.decode(pq.compute_codes(np.ascontiguousarray(rows)))
-    return decoded
+def _with_centroids(pq: Any, centroids: Float32s) -> Any:
+    made: Any = faiss.ProductQuantizer(pq.d, pq.M, pq.nbits)
+    faiss.copy_array_to_vector(np.ascontiguousarray(centroids).reshape(-1), made.centroids)
+    return made
 
 
-def _choose_subspaces(
-    projection: Projection,
-    sample: Float32s,
-    calibration_set: CalibrationSet,
-    store: DescriptorStore,
-    ladder: tuple[int, ...],
-    seed: int,
-    kept: dict[int, float],
-    scanned: float,
-) -> int:
-    """How many subspaces to code: more bytes take longer to scan, fewer need more candidates.
-
-    Each number is tried on a sample's coordinates and on the true neighbours of the calibration set.
-    kept: the recall@k that the candidates must have; scanned: how many rows a search scans.
-    """
-    fitting = [subspaces for subspaces in ladder if subspaces * SUBSPACE <= sample.shape[1]]
-    if len(fitting) < 2 or len(calibration_set) < 2:
-        return fitting[0] if fitting else sample.shape[1] // 2
-    queries = projection.apply_query(calibration_set.queries)
-    near = [projection.apply(store.take(rows).astype(np.float32)) for rows in calibration_set.neighbours]
-    costs = []
-    for subspaces in fitting:
-        dim = subspaces * SUBSPACE
-        order = allocate_dimensions(sample[:, :dim].var(axis=0), subspaces)
-        pq: Any = faiss.ProductQuantizer(dim, subspaces, 4)
-        _prepare(pq, seed)
-        pq.train(np.ascontiguousarray(sample[:, order]))
-        asked = queries[:, order]
-        theirs = [_recoded(pq, rows[:, order]) @ query for rows, query in zip(near, asked, strict=True)]
-        scores = asked @ _recoded(pq, thinned(sample, _CENTROID_ROWS)[:, order]).T
-        num_candidates = estimate_num_candidates(scores, theirs, len(store), kept)
-        costs.append(scanned * subspaces / 2 * BYTE_NS + num_candidates * RESCORE_NS)
-    return fitting[int(np.argmin(costs))]
+def _for_distances(encoder: Any, projection: Projection) -> Any:
+    """The quantiser whose distances to raw queries order the rows."""
+    by_centroid = _centroids(encoder).transpose(1, 0, 2)
+    raw = projection.raw(by_centroid.reshape(len(by_centroid), -1), 2 * _SHARE)
+    return _with_centroids(encoder, raw.reshape(by_centroid.shape).transpose(1, 0, 2))

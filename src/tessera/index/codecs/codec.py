@@ -6,7 +6,7 @@ import abc
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import faiss
 import numpy as np
@@ -18,6 +18,7 @@ from tessera.index.rows import RowFilter
 Float32s = npt.NDArray[np.float32]
 Int64s = npt.NDArray[np.int64]
 Arrays = dict[str, npt.NDArray[Any]]
+Result = TypeVar("Result")
 
 
 class Codec(abc.ABC):
@@ -75,12 +76,13 @@ class Codec(abc.ABC):
         """What the codes and tables hold in memory; pages of the descriptor store aside."""
 
 
-@contextlib.contextmanager
-def use_threads(threads: int | None) -> Iterator[None]:
+def use_threads(threads: int | None) -> contextlib.AbstractContextManager[None]:
     """Let FAISS use this many threads inside the block (None: as before); the setting is the calling thread's own."""
-    if threads is None:
-        yield
-        return
+    return contextlib.nullcontext() if threads is None else _set_threads(threads)
+
+
+@contextlib.contextmanager
+def _set_threads(threads: int) -> Iterator[None]:
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(threads)
     try:
@@ -89,21 +91,18 @@ def use_threads(threads: int | None) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def for_each(work: Callable[[int], None], count: int) -> None:
-    """Do work(0) .. work(count - 1), on as many threads as FAISS may use here; numpy lets them run side by side."""
-    threads = min(faiss.omp_get_max_threads(), count)
+def for_each(work: Callable[[int], Result], count: int) -> list[Result]:
+    """work(0) .. work(count - 1), on as many threads as FAISS may use here; numpy lets them run side by side."""
+    threads = 1 if count <= 1 else min(faiss.omp_get_max_threads(), count)
     if threads <= 1:
-        for i in range(count):
-            work(i)
-        return
+        return [work(i) for i in range(count)]
 
-    def alone(i: int) -> None:
+    def alone(i: int) -> Result:
         with use_threads(1):  # the cores are shared out already
-            work(i)
+            return work(i)
 
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(alone, range(count)):
-            pass
+        return list(pool.map(alone, range(count)))
 
 
 def parameters(row_filter: RowFilter | None) -> Any:

@@ -10,7 +10,8 @@ import numpy as np
 
 from tessera.index.codecs.block_scan import BLOCK_ROWS, LEAST_BATCH, scan_blocks
 from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s, for_each, parameters
-from tessera.index.descriptor_file import ROUNDING, DescriptorStore, inner_products, widen
+from tessera.index.descriptor_file import ROUNDING, DescriptorStore, widen
+from tessera.index.exact_scores import inner_products
 from tessera.index.rows import RowFilter
 
 _SLACK = 16
@@ -73,8 +74,7 @@ class FlatCodec(Codec):
         while count < possible and bool(np.any(rough[:, -1] >= rough[:, min(k, count) - 1] - ROUNDING)):
             count = min(4 * count, possible)
             rough, rows = self._scan(queries, count, row_filter)
-        view = self._view()
-        scores = np.stack([inner_products(query, view[mine]) for query, mine in zip(queries, rows, strict=True)])
+        scores = np.stack([inner_products(query, store.take(mine)) for query, mine in zip(queries, rows, strict=True)])
         return scores, rows
 
     def _scan(self, queries: Float32s, count: int, row_filter: RowFilter | None) -> tuple[Float32s, Int64s]:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.index.codecs.coarse_scan import LADDER, SUBSPACE, CoarseScan
+from tessera.index.codecs.coarse_scan import CoarseScan
+from tessera.index.codecs.code_length import SUBSPACE
 from tessera.index.codecs.codec import Arrays, Codec, Float32s, Int64s, for_each
 from tessera.index.codecs.recall_calibration import CalibrationSet, RecallCalibration, calibrate
 from tessera.index.codecs.sampling import training_rows
-from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore, inner_products
+from tessera.index.descriptor_file import BLOCK_ROWS, DescriptorStore
 from tessera.index.rows import RowFilter
 
 Bytes = npt.NDArray[np.uint8]
@@ -25,8 +26,10 @@ Bytes = npt.NDArray[np.uint8]
 CENTROIDS = 256
 _TRAINING_ROWS = 32768
 _ITERATIONS = 30
+_SUBSPACES = 64  # of the coarse scan: 32 bytes
 _STEP_ROWS = 128
 _CACHED_ROWS = 256  # as floats, they still fit in a core's own cache
+_SUBSPACES = 64  # of the coarse scan: 32 bytes
 _MARGIN = 4.0  # standard deviations of the affine score around the score by the centroids
 
 
@@ -50,9 +53,14 @@ class Pq1Codec(Codec):
     @classmethod
     def fit(cls, store: DescriptorStore, *, seed: int, target_recall: float) -> Pq1Codec:
         calibration_set = CalibrationSet.draw(store, seed)
-        coordinates = min(-(-(store.dim + 1) // SUBSPACE) * SUBSPACE, LADDER[0] * SUBSPACE)
+        coordinates = min(-(-(store.dim + 1) // SUBSPACE) * SUBSPACE, _SUBSPACES * SUBSPACE)
         coarse, _ = CoarseScan.fit(
-            store, calibration_set, coordinates=coordinates, ladder=LADDER[:1], seed=seed, target_recall=target_recall
+            store,
+            calibration_set,
+            coordinates=coordinates,
+            ladder=(_SUBSPACES,),
+            seed=seed,
+            target_recall=target_recall,
         )
         sample = store.take(training_rows(len(store), _TRAINING_ROWS, seed)).astype(np.float32)
         codes = np.empty((len(store), store.dim), np.uint8)
@@ -94,14 +102,14 @@ class Pq1Codec(Codec):
         every = None
         if possible <= num_candidates:
             every = np.arange(possible) if row_filter is None else row_filter.rows
-        coordinates = self._coarse.projection.apply_query(queries)
+        coordinates = self._coarse.project_queries(queries)
         scores = np.full((len(queries), wanted), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), wanted), -1, dtype=np.int64)
 
         def settle(q: int) -> None:
             mine = every
             if mine is None:
-                mine, _ = self._coarse.scan_above_threshold(coordinates[q : q + 1], num_candidates, row_filter)
+                mine, _ = self._coarse.shortlist(coordinates[q : q + 1], num_candidates, row_filter)
             top_scores, top_rows = self._settle(queries[q], self._affine_scores(queries[q], mine), mine, wanted)
             scores[q, : len(top_rows)], rows[q, : len(top_rows)] = top_scores, top_rows
 
@@ -109,7 +117,7 @@ class Pq1Codec(Codec):
         return scores, rows
 
     def _search_candidates(self, queries: Float32s, count: int, nprobe: int) -> tuple[Int64s, Float32s]:
-        rows, scores = self._coarse.search(self._coarse.projection.apply_query(queries), count)
+        rows, scores = self._coarse.search(self._coarse.project_queries(queries), count)
 
         def rescore(q: int) -> None:
             scores[q] = self._affine_scores(queries[q], rows[q])
@@ -136,7 +144,7 @@ class Pq1Codec(Codec):
         done, sure = 0, False
         while done < len(found) and not sure:
             end = min(max(done + _STEP_ROWS, k), len(found))
-            scores[done:end] = inner_products(query, self.decode(self._codes[found[done:end]]))
+            np.vecdot(self.decode(self._codes[found[done:end]]), query, out=scores[done:end])  # each row on its own
             done = end
             differences = scores[:done] - rough[:done]
             reach = rough[done - 1] + differences.mean() + _MARGIN * differences.std()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.index.codecs.codec import Float32s, Int64s, use_threads
+from tessera.index.codecs.sampling import thinned
 
 # |x| <= 1 and |row| <= 1, so by Cauchy-Schwarz no partial sum passes 2^(11 + 12), rounding included.
 _STEPS = np.float32(2**11)
@@ -20,6 +21,8 @@ _MATRIX_STEPS = np.float32(2**12)
 # it in the small axes, too, so that half of that does best.
 _EXPONENT = 0.25
 _LEAST_ENERGY = 1e-4  # of the greatest: axes of nothing get no weight of zero
+_ENERGY_ROWS = 8192
+_CACHED_ROWS = 256  # as floats, they still fit in a core's own cache
 
 
 def principal_axes(sample: Float32s, count: int) -> Float32s:
@@ -52,6 +55,15 @@ def allocate_dimensions(variances: Float32s, groups: int) -> Int64s:
     return np.concatenate([np.asarray(group, dtype=np.int64) for group in members])
 
 
+def mean_first(order: Int64s, groups: int) -> Int64s:
+    """The same groups of coordinates, turned so that coordinate 0 comes first."""
+    by_group = order.reshape(groups, -1)
+    group, place = np.argwhere(by_group == 0)[0]
+    turned: Int64s = np.roll(by_group, -group, axis=0)
+    turned[0] = np.roll(turned[0], -place)
+    return turned.reshape(-1)
+
+
 class Projection:
     """Centre, and turn to the direction of the mean (coordinate 0) and the leading principal axes (the others).
 
@@ -75,10 +87,14 @@ class Projection:
         unit = _STEPS * _MATRIX_STEPS
         self._scale = (weights[:-1] / unit).astype(np.float32)
         self._query_scale = (1 / (weights[:-1] * unit)).astype(np.float32)
+        self._raw_mean = float(weights[-1] * weights[0] * unit)
 
     @classmethod
-    def fit(cls, sample: Float32s, axes: Float32s, coordinates: int) -> Projection:
-        """axes: `principal_axes` of the sample N D; coordinates beyond them are zero."""
+    def fit(cls, sample: Float32s, axes: Float32s, coordinates: int, *, weighted: bool = True) -> Projection:
+        """axes: `principal_axes` of the sample N D; coordinates beyond them are zero.
+
+        weighted: else only the mean's coordinate has a weight.
+        """
         mean = sample.mean(axis=0, dtype=np.float64)
         length = float(np.sqrt(mean @ mean))
         matrix = np.zeros((coordinates, sample.shape[1]))
@@ -87,9 +103,10 @@ class Projection:
         rounded = np.rint(matrix * _MATRIX_STEPS).astype(np.int16)
         offset = np.rint((rounded.astype(np.float64) * np.rint(mean * _STEPS)).sum(axis=1)).astype(np.int32)
         plain = cls(rounded, offset, np.ones(coordinates + 1, np.float32))
-        energies = np.square(plain.apply(sample)[:, 1:]).mean(axis=0, dtype=np.float64)
+        energies = np.square(plain.apply(thinned(sample, _ENERGY_ROWS))[:, 1:]).mean(axis=0, dtype=np.float64)
         weights = np.ones(coordinates + 1)
-        weights[1:-1] = np.maximum(energies / max(energies.max(initial=0), 1e-12), _LEAST_ENERGY) ** _EXPONENT
+        if weighted:
+            weights[1:-1] = np.maximum(energies / max(energies.max(initial=0), 1e-12), _LEAST_ENERGY) ** _EXPONENT
         # Coded errors count alike in all coordinates where queries have the same energy in them.
         weights[0] = 2.0 ** np.rint(np.log2(max(length, 1e-3) / np.sqrt(max(energies.mean(), 1e-12))))
         weights[-1] = length / weights[0]
@@ -100,9 +117,19 @@ class Projection:
         weights = np.append(self.weights[:coordinates], self.weights[-1])
         return Projection(np.ascontiguousarray(self.matrix[:coordinates]), self.offset[:coordinates], weights)
 
+    def arranged(self, order: Int64s) -> Projection:
+        """The same with its leading coordinates in another order; 0 stays where it is."""
+        places = np.append(order, np.arange(len(order), len(self.offset)))
+        weights = np.append(self.weights[places], self.weights[-1])
+        return Projection(np.ascontiguousarray(self.matrix[places]), self.offset[places], weights)
+
     def apply(self, descriptors: Float32s) -> Float32s:
         """Rows to code: N D to N C."""
-        coordinates: Float32s = self._turned(descriptors) * self._scale
+        coordinates = np.empty((len(descriptors), len(self.offset)), np.float32)
+        for i in range(0, len(descriptors), _CACHED_ROWS):
+            part = coordinates[i : i + _CACHED_ROWS]
+            part[:] = self._turned(descriptors[i : i + _CACHED_ROWS])
+            part *= self._scale
         return coordinates
 
     def apply_query(self, queries: Float32s) -> Float32s:
@@ -111,9 +138,23 @@ class Projection:
         coordinates[:, 0] = self.weights[-1]
         return coordinates
 
+    def apply_raw(self, queries: Float32s) -> Float32s:
+        """Queries Q D to Q C as whole numbers, not centred: for distances to what `raw` makes of rows' centroids."""
+        whole = queries * _STEPS
+        products: Float32s = np.rint(whole, out=whole) @ self._transposed
+        products[:, 0] = self._raw_mean
+        return products
+
+    def raw(self, rows: Float32s, share: float) -> Float32s:
+        """A share of coordinates N C as rows have them, in the numbers of `apply_raw`."""
+        scaled: Float32s = rows * np.float32(share) / self._scale
+        scaled[:, 1:] += self._shift[1:]
+        return scaled
+
     def _turned(self, descriptors: Float32s) -> Float32s:
         """Whole numbers N C, exact on any number of threads."""
-        products: Float32s = np.rint(descriptors * _STEPS) @ self._transposed
+        whole = descriptors * _STEPS
+        products: Float32s = np.rint(whole, out=whole) @ self._transposed
         products -= self._shift
         return products
 

@@ -7,6 +7,7 @@ ranks that the codes give to those neighbours say how many candidates it takes. 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,10 @@ _MOST_CANDIDATES = 8192
 _SLACK = 1.1  # two hundred queries are a sample: take a few more
 _FEWEST_CANDIDATES = 64
 _FAR_MISSES = 2.7  # of a hundred neighbours so many times more may be missed: the last of them are nearly ties
-_COARSE_SHARES = (0.6, 0.8, 0.9, 0.95)  # of the allowed misses, so many by the coarse scan and by unprobed lists
+# Of the allowed misses, so many by the coarse scan and by unprobed lists, where another stage follows: tried in turn.
+COARSE_SHARES = (0.6, 0.8, 0.9, 0.95)
 # Measured on one core: one more row to rescore by its residual, and one more descriptor to read.
-RESCORE_NS, EXACT_NS = 300.0, 1400.0
+RESCORE_NS, EXACT_NS = 300.0, 400.0
 
 # queries Q D, num_candidates, nprobe -> rows Q num_candidates, best first by coarse score, and their rescored scores
 CandidateSearch = Callable[[Float32s, int, int], tuple[Int64s, Float32s]]
@@ -75,7 +77,7 @@ class RecallCalibration:
         With Gaussian scores and codes as good as these they grow as the cube root of the gallery or less: the nearest
         of more rows are nearer, too. The square root is on the safe side.
         """
-        return float(np.sqrt(max(total, 1) / max(self.total, 1))) if total > self.total > 0 else 1.0
+        return math.sqrt(total / self.total) if total > self.total > 0 else 1.0
 
     def scaled(self, depth: float) -> RecallCalibration:
         """The same with so many times the candidates: less or more recall than was asked for, and another time."""
@@ -100,7 +102,7 @@ def _between(k: int, at_10: int, at_100: int, growth: float) -> int:
         count = at_10 + max(k - 10, 0) / 90 * (at_100 - at_10)
     else:
         count = at_100 * k / 100
-    return max(int(np.ceil(count * growth)), k)
+    return max(math.ceil(count * growth), k)
 
 
 @dataclass(frozen=True)
@@ -126,13 +128,15 @@ def calibrate(
     calibration_set: CalibrationSet,
     total: int,
     *,
-    nprobe: tuple[int, ...],
+    nprobe: tuple[int, ...] = (1,),
+    coarse_shares: tuple[float, ...] = COARSE_SHARES,
     target: float,
     cost: Callable[[RecallCalibration], float] = lambda _: 0.0,
 ) -> RecallCalibration:
     """The fewest candidates that give the target recall@10, and 2.7 times its misses @100, at the cheapest nprobe.
 
-    nprobe: numbers of lists to try, ascending; the last should be all.
+    nprobe: numbers of lists to try, ascending; the last should be all. coarse_shares: of the allowed misses, so many
+    by the candidates; 1 where all candidates are scored exactly.
     """
     last = dataclasses.replace(RecallCalibration.cautious(), nprobe=nprobe[-1])
     if len(calibration_set) < 2:
@@ -140,7 +144,9 @@ def calibrate(
     met = []
     for count in nprobe:
         rows, scores = search_candidates(calibration_set.queries, min(_MOST_CANDIDATES, total), count)
-        last = dataclasses.replace(_measure(rows, scores, calibration_set, target), nprobe=count, total=total)
+        last = dataclasses.replace(
+            _measure(rows, scores, calibration_set, target, coarse_shares), nprobe=count, total=total
+        )
         if last.num_candidates_100 < _MOST_CANDIDATES and last.recall >= target:
             met.append(last)
         if len(met) > 1 and cost(met[-1]) > cost(met[-2]):
@@ -161,15 +167,18 @@ def exact_neighbours(queries: Float32s, own: Int64s, store: DescriptorStore, k: 
     return np.take_along_axis(rows, order, axis=1)
 
 
-def _measure(rows: Int64s, scores: Float32s, calibration_set: CalibrationSet, target: float) -> RecallCalibration:
+def _measure(
+    rows: Int64s, scores: Float32s, calibration_set: CalibrationSet, target: float, coarse_shares: tuple[float, ...]
+) -> RecallCalibration:
     found: dict[int, tuple[int, int]] = {}
     coarse_ranks = _ranks(rows, calibration_set, calibration_set.neighbours.shape[1])
     least = 1  # who asks for more neighbours must not find fewer of the first ten
     for k, misses in allowed_misses(target).items():
         options = []
-        for share in _COARSE_SHARES:
+        for share in coarse_shares:
             candidates = max(count_reaching(coarse_ranks[:, :k], 1 - share * misses), least)
-            ranks = _rescored_ranks(rows[:, :candidates], scores[:, :candidates], calibration_set, k)
+            among = candidates + 1  # the query's own row is there, too
+            ranks = _rescored_ranks(rows[:, :among], scores[:, :among], calibration_set, k)
             rescored = count_reaching(ranks, 1 - misses)
             cost = candidates * RESCORE_NS + rescored * EXACT_NS
             options.append((cost, candidates, rescored, float((ranks < rescored).mean())))
@@ -214,13 +223,19 @@ def _ranks(ranked: Int64s, calibration_set: CalibrationSet, k: int) -> Int64s:
 
 
 def count_reaching(ranks: Int64s, recall: float) -> int:
-    """How many of the first ranked hold this share of the true neighbours."""
+    """How many of the first ranked hold this share of the true neighbours; no more than a search would take."""
+    return min(_rank_reaching(ranks, recall) + 1, _MOST_CANDIDATES)
+
+
+def _rank_reaching(ranks: Int64s, recall: float) -> int:
     ordered = np.sort(ranks.reshape(-1))
-    return int(min(ordered[min(int(np.ceil(recall * len(ordered))) - 1, len(ordered) - 1)] + 1, _MOST_CANDIDATES))
+    return int(ordered[min(int(np.ceil(recall * len(ordered))) - 1, len(ordered) - 1)])
 
 
-def estimate_num_candidates(scores: Float32s, neighbours: list[Float32s], total: int, kept: dict[int, float]) -> int:
-    """How many candidates a coarse scan of `total` rows must give, from the scores of a sample of them alone.
+def estimate_num_candidates(
+    scores: Float32s, neighbours: list[Float32s], total: int, kept: dict[int, float]
+) -> list[int]:
+    """How many candidates a coarse scan of `total` rows must give for each k, from the scores of a sample alone.
 
     scores: Q N, of the sample. neighbours: of each query, the scores of its true neighbours, nearest first.
     kept: for each k, the recall@k that is needed. A neighbour's rank is the share of the sample that scores higher,
@@ -230,4 +245,4 @@ def estimate_num_candidates(scores: Float32s, neighbours: list[Float32s], total:
         (scores.shape[1] - np.searchsorted(np.sort(mine), theirs, side="right")) * total // scores.shape[1]
         for mine, theirs in zip(scores, neighbours, strict=True)
     ]
-    return max(count_reaching(np.concatenate([theirs[:k] for theirs in ranks]), recall) for k, recall in kept.items())
+    return [_rank_reaching(np.concatenate([theirs[:k] for theirs in ranks]), share) + 1 for k, share in kept.items()]
