@@ -22,8 +22,8 @@ from measure_systems import SIZE, landmark_benchmark
 from PIL import Image
 
 from tessera.bench.planar_scenes import draw_homography, paint_scene, warp
-from tessera.data.benchmark import Benchmark
 from tessera.data.images import load_benchmark
+from tessera.data.sets.benchmark import Benchmark
 from tessera.evaluate.local import BenchmarkFeatures
 from tessera.evaluate.protocol import PROTOCOLS, relevance_for, score_query
 from tessera.extract.extractor import Extractor

@@ -1,10 +1,12 @@
-"""Fit the codebook and the projection that `tessera` ships for its default search (src/tessera/systems/parts).
+"""Fit the codebooks and the projections that `tessera` ships for its default search, one run a kind of local features.
 
     python scripts/local/fit_parts.py PHOTOS.txt -o src/tessera/systems/parts
+    python scripts/local/fit_parts.py PHOTOS.txt --extractor xfeat --scales 1 0.5 --count 300 \
+        -o src/tessera/systems/parts-xfeat
 
-PHOTOS.txt: a path a line; the packaged one was fitted on every photo of the train role of `instances` and every fourth
-of gldv2-50's. k-means in two stages (groups of features, then words within each), then Lloyd's steps over all words
-with the approximate assignment that a search uses.
+PHOTOS.txt: a path a line; the packaged ones were fitted on every photo of the train role of `instances` and every
+fourth of gldv2-50's. k-means in two stages (groups of features, then words within each), then Lloyd's steps over all
+words with the approximate assignment that a search uses.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import numpy.typing as npt
 
 from tessera.data.images import load_photo
 from tessera.local.compact import CODE_BITS
-from tessera.local.hessian import HessianAffineExtractor
+from tessera.local.extractors import open_local_extractor
+from tessera.local.features import LocalExtractor
 from tessera.local.parts import GROUPS_NAME, PROJECTION_NAME
 from tessera.storage import write_atomically
 
 Vectors = npt.NDArray[np.float32]
 SIZE = 1024
+MOST = 2000  # features of a photo
 GROUPS = 128
 NPROBE = 24
 STEPS = 3
@@ -36,24 +40,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photos", type=Path, help="a text file with the path of a photo a line")
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--extractor", choices=("hesaff-rsift", "xfeat"), default="hesaff-rsift")
+    parser.add_argument("--scales", type=float, nargs="+", default=[], help="of the picture, for xfeat")
     parser.add_argument("--words", type=int, default=16384)
-    parser.add_argument("--count", type=int, default=1100, help="features an image in the system that is written")
+    parser.add_argument("--count", type=int, default=740, help="features an image in the system that is written")
     parser.add_argument("--features", type=int, default=600_000, help="features that k-means sees")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     paths = [line for line in given.photos.read_text().splitlines() if line.strip()]
-    features = sample_features(paths, given.features, given.seed)
+    options = {"scales": given.scales} if given.scales else {}
+    extractor = open_local_extractor(given.extractor, count=MOST, **options)
+    features = sample_features(paths, extractor, given.features, given.seed)
     centroids = fit_words(features, given.words, given.seed).astype(np.float16).astype(np.float32)
     given.output.mkdir(parents=True, exist_ok=True)
     np.save(given.output / "codebook.npy", centroids.astype(np.float16))
     np.save(given.output / GROUPS_NAME, fit_groups(centroids))
     np.save(given.output / PROJECTION_NAME, fit_projection(features[:50_000], centroids, given.seed))
     system = {
-        "name": "parts",
-        "extractor": "hesaff-rsift",
+        "name": given.output.name,
+        "extractor": given.extractor,
         "kind": "asmk",
         "count": given.count,
         "size": SIZE,
+        **options,
         "words": given.words,
         "codebook": "codebook.npy",
         "provenance": {"photos": len(paths), "features": len(features), "seed": given.seed},
@@ -61,9 +70,8 @@ def main() -> None:
     write_atomically(given.output / "system.json", json.dumps(system, indent=2).encode() + b"\n")
 
 
-def sample_features(paths: Iterable[str], count: int, seed: int) -> Vectors:
-    """RootSIFT of the photos, of each up to 2,000, of all `count` drawn at random."""
-    extractor = HessianAffineExtractor(2000)
+def sample_features(paths: Iterable[str], extractor: LocalExtractor, count: int, seed: int) -> Vectors:
+    """Descriptors of the photos, of each up to 2,000, of all `count` drawn at random."""
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda path: extractor.extract(load_photo(path, size=SIZE)).descriptors, paths))
     features = np.concatenate(found)
@@ -119,7 +127,7 @@ def fit_groups(centroids: Vectors) -> Vectors:
 
 
 def fit_projection(features: Vectors, centroids: Vectors, seed: int) -> Vectors:
-    """The principal half of the residuals' space, turned at random so that every sign carries as much."""
+    """The principal half of the residuals' space, or all of it, turned at random so that every sign carries as much."""
     residuals = features - centroids[assign(centroids, features)]
     _, axes = np.linalg.eigh(residuals.T.astype(np.float64) @ residuals)
     turn, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((CODE_BITS, CODE_BITS)))

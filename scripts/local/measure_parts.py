@@ -37,7 +37,7 @@ from tessera.gallery.engines.engine import Allowed
 from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.search.search_options import SearchOptions
 from tessera.gallery.view import View
-from tessera.local.calibration import EVIDENCE, Calibration, load_calibration
+from tessera.local.calibration import EVIDENCE, Calibration, fall, load_calibration
 from tessera.local.parts import PartsModel
 from tessera.local.postings import aggregate_query
 
@@ -67,7 +67,9 @@ class Query:
     evidence: Array  # of its hits, K E
     right: npt.NDArray[np.bool_]  # K
     inliers: npt.NDArray[np.int64]  # K
+    neighbours: npt.NDArray[np.float32]  # K: how near each is to what is verified
     without: Array  # evidence, its thing taken out
+    neighbours_without: npt.NDArray[np.float32]
     others: dict[str, npt.NDArray[np.int64]]  # at which ranks lite alone and ASMK* alone find what is right
 
 
@@ -91,7 +93,7 @@ def main() -> None:
     if not args.again:
         (args.output / KEPT).write_bytes(pickle.dumps(search(args)))
     asked = [query for folder in (args.output, *args.also) for query in pickle.loads((folder / KEPT).read_bytes())]
-    calibration = load_calibration(PartsModel.open().system.folder)
+    calibration = load_calibration(PartsModel.open().folder)
     if args.weights:
         calibration = dataclasses.replace(calibration, weights=tuple(args.weights))
     write_map(asked, calibration, args.output / "map.csv")
@@ -167,7 +169,8 @@ def ask(gallery: Gallery, photos: list[Photo], queries: list[int]) -> Iterator[Q
             }
             num_right = int((things == things[k]).sum()) - 1
             if num_right:
-                yield Query(photos[k].set, num_right, hits.evidence, right, hits.inliers, without.evidence, others)
+                sides = (hits.neighbours, without.evidence, without.neighbours)
+                yield Query(photos[k].set, num_right, hits.evidence, right, hits.inliers, *sides, others)
             if done % 50 == 49:
                 print(f"{done + 1} of {len(queries)} queries", flush=True)
 
@@ -202,7 +205,8 @@ def write_map(asked: list[Query], calibration: Calibration, path: Path) -> None:
 def _ranks(query: Query, way: str, calibration: Calibration) -> npt.NDArray[np.int64]:
     if way in query.others:
         return query.others[way]
-    return np.flatnonzero(query.right[np.argsort(-calibration.scores(query.evidence), kind="stable")])
+    order = np.argsort(-calibration.rank_scores(query.evidence, query.neighbours), kind="stable")
+    return np.flatnonzero(query.right[order])
 
 
 def fit_curve(asked: list[Query], calibration: Calibration) -> tuple[tuple[float, float], ...]:
@@ -233,9 +237,8 @@ def fit_curve(asked: list[Query], calibration: Calibration) -> tuple[tuple[float
 
 def _shown(query: Query, calibration: Calibration) -> tuple[Array, npt.NDArray[np.bool_]]:
     """The scores of the best hits, and whether they are right."""
-    scores = calibration.scores(query.evidence)
-    best = np.argsort(-scores, kind="stable")[:SHOWN]
-    return scores[best], query.right[best]
+    best = np.argsort(-calibration.rank_scores(query.evidence, query.neighbours), kind="stable")[:SHOWN]
+    return calibration.scores(query.evidence)[best], query.right[best]
 
 
 def write_reliability(asked: list[Query], calibration: Calibration, path: Path) -> None:
@@ -243,7 +246,7 @@ def write_reliability(asked: list[Query], calibration: Calibration, path: Path) 
     rows = []
     for name in ["all", *sorted({query.set for query in asked})]:
         parts = [_shown(query, calibration) for query in asked if name in ("all", query.set)]
-        chances = calibration.probabilities(np.concatenate([part[0] for part in parts]))
+        chances = np.concatenate([fall(calibration.probabilities(part[0])) for part in parts])
         right = np.concatenate([part[1] for part in parts])
         bins = np.minimum((chances * BINS).astype(int), BINS - 1)
         error = 0.0
@@ -265,16 +268,21 @@ def write_certainty(asked: list[Query], calibration: Calibration, path: Path) ->
     for name in ["all", *sorted({query.set for query in asked})]:
         chosen = [query for query in asked if name in ("all", query.set)]
         told = [
-            np.mean([_best(evidence, calibration) < calibration.certain for evidence in answers])
-            for answers in ([q.evidence for q in chosen], [q.without for q in chosen])
+            np.mean([_first(*answer, calibration) < calibration.certain for answer in answers])
+            for answers in (
+                [(q.evidence, q.neighbours) for q in chosen],
+                [(q.without, q.neighbours_without) for q in chosen],
+            )
         ]
         first = np.mean([_shown(query, calibration)[1][:1].any() for query in chosen])
         rows.append([name, len(chosen), f"{first:.3f}", f"{told[0]:.3f}", f"{told[1]:.3f}"])
     _write(path, ["set", "queries", "first hit right", "nothing certain", "nothing certain, thing taken out"], rows)
 
 
-def _best(evidence: Array, calibration: Calibration) -> float:
-    return float(calibration.probabilities(calibration.scores(evidence)).max(initial=0))
+def _first(evidence: Array, neighbours: npt.NDArray[np.float32], calibration: Calibration) -> float:
+    """The probability of the first hit."""
+    order = np.argsort(-calibration.rank_scores(evidence, neighbours), kind="stable")
+    return float(fall(calibration.probabilities(calibration.scores(evidence[order])))[:1].sum())
 
 
 def _write(path: Path, head: list[str], rows: list[list[Any]]) -> None:

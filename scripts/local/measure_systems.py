@@ -26,7 +26,7 @@ from compare_tokens import choose_photos
 from PIL import Image
 
 from tessera.bench.planar_scenes import draw_homography, paint_scene, warp
-from tessera.data.benchmark import Benchmark
+from tessera.data.sets.benchmark import Benchmark
 from tessera.evaluate.local import BenchmarkFeatures
 from tessera.evaluate.run import evaluate_model
 from tessera.local.describe import open_aggregator

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.explain.contributions import contribution_matrix, merge_scales, share_out, strongest_pairs
@@ -12,7 +12,6 @@ def unit(x):
     return x / np.linalg.norm(x)
 
 
-@settings(deadline=None)  # a busy machine takes its time
 @given(seed=st.integers(0, 2**32 - 1), num_scales=st.integers(1, 4), num_tokens=st.integers(1, 6))
 def test_shares_sum_to_the_descriptor_and_contributions_to_the_score(seed, num_scales, num_tokens):
     random = np.random.default_rng(seed)

@@ -34,7 +34,7 @@ def test_rescale_is_not_the_recomputed_one(golden_dir: Path) -> None:
     assert difference > 1e-3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(height=st.integers(3, 90), width=st.integers(3, 90), scale=st.floats(0.4, 2.5), seed=st.integers(0, 9))
 def test_rescale_equals_torch_at_any_size(height: int, width: int, scale: float, seed: int) -> None:
     torch = pytest.importorskip("torch")

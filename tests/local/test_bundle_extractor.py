@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -17,14 +16,6 @@ from tessera.models.model_registry import build_model
 from tessera.models.onnx_export import export_bundle, make_card
 
 STEMS = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
-
-
-@pytest.fixture(scope="module")
-def fill(golden_dir: Path):
-    spec = importlib.util.spec_from_file_location("golden_fill", golden_dir / "fill.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,18 @@ def test_another_light_is_no_other_thing() -> None:
     assert colour_difference(orange, warmer, np.eye(3), POINTS) == 0.0
 
 
+def test_no_light_turns_a_red_label_blue() -> None:
+    def printed(ground: tuple[int, int, int]) -> np.ndarray:
+        image = np.full((120, 160, 3), ground, np.uint8)
+        image[50:70, 40:120] = (235, 225, 200)  # the lettering, the same on both
+        return image
+
+    red, navy = printed((115, 40, 40)), printed((35, 45, 80))
+    assert colour_difference(red, navy, np.eye(3), POINTS) > 0.5
+    by_lamplight = np.clip(red * np.array([1.1, 1.0, 0.75]), 0, 255).astype(np.uint8)
+    assert colour_difference(red, by_lamplight, np.eye(3), POINTS) == 0.0
+
+
 def test_nothing_to_compare_is_no_difference() -> None:
     orange = label((220, 120, 20))
     away = np.array([[1.0, 0, 5], [0, 1, 5], [0, 0, 1]])

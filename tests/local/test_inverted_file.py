@@ -131,7 +131,7 @@ def slow_scores(codebook, config, db, query):
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), binary=st.booleans(), idf=st.booleans(), dim=st.sampled_from([8, 33, 64, 100]))
 def test_equal_to_the_definition_after_adds_and_removals(seed, binary, idf, dim):
     random = np.random.default_rng(seed)

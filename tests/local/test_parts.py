@@ -10,12 +10,14 @@ import pytest
 
 from tessera.bench.planar_scenes import draw_homography, paint_scene, warp
 from tessera.errors import ConfigError, IndexingError
-from tessera.local.calibration import EVIDENCE, VERIFIED_INLIERS, Background, Calibration, load_calibration
+from tessera.local.calibration import EVIDENCE, VERIFIED_INLIERS, Background, Calibration, fall, load_calibration
 from tessera.local.compact import BYTES_A_FEATURE, CompactFeatures, aggregate_codes, pack_bits, unpack_bits
 from tessera.local.hessian import HessianAffineExtractor
 from tessera.local.matching import verify_many
-from tessera.local.parts import PartsModel, QueryFeatures, turn_features
+from tessera.local.parts import PartsModel, QueryFeatures
 from tessera.local.postings import MAX_DISTANCE, Postings, aggregate_query, verify_files
+from tessera.local.turning import turn_picture
+from tessera.local.xfeat import XFeatExtractor
 
 SIZE = (480, 360)
 WORDS = 50
@@ -29,6 +31,11 @@ def model() -> PartsModel:
 @pytest.fixture(scope="module")
 def scene(model):
     return model.extract(paint_scene(0, SIZE))
+
+
+@pytest.fixture(scope="module")
+def regions(scene):
+    return scene.kinds[0]
 
 
 def random_features(seed: int, count: int = 40) -> CompactFeatures:
@@ -45,35 +52,51 @@ def random_features(seed: int, count: int = 40) -> CompactFeatures:
 # -- the extractor ---------------------------------------------------------------------------------------------------
 
 
-def test_regions_follow_a_shift_and_are_described_alike(scene):
+@pytest.mark.parametrize(
+    ("extractor", "cosine"),
+    [(HessianAffineExtractor(740), 0.98), (XFeatExtractor(300), 0.95)],
+    ids=["regions", "corners"],
+)
+def test_features_follow_a_shift_and_are_described_alike(extractor, cosine):
     picture = paint_scene(0, SIZE)
-    shifted = HessianAffineExtractor(1100).extract(np.ascontiguousarray(picture[:, 16:]))
-    apart = scene.positions[:, None] - np.float32([16, 0]) - shifted.positions[None]
+    scene, shifted = (extractor.extract(np.ascontiguousarray(picture[:, start:])) for start in (0, 32))
+    apart = scene.positions[:, None] - np.float32([32, 0]) - shifted.positions[None]
     nearest = np.square(apart).sum(axis=-1).argmin(axis=1)
     distance = np.sqrt(np.square(apart).sum(axis=-1).min(axis=1))
-    inner = (scene.positions[:, 0] > 80) & (distance < 0.1)
-    assert inner.sum() > 0.6 * (scene.positions[:, 0] > 80).sum()
+    inner = (scene.positions[:, 0] > 96) & (distance < 0.1)
+    assert inner.sum() > 0.6 * (scene.positions[:, 0] > 96).sum()
     cosines = (scene.descriptors * shifted.descriptors[nearest]).sum(axis=1)
-    assert np.median(cosines[inner]) > 0.98
+    assert np.median(cosines[inner]) > cosine
 
 
-def test_words_lie_in_the_groups_that_faiss_would_put_them_in(model):
+@pytest.mark.parametrize("kind", [0, 1])
+def test_words_lie_in_the_groups_that_faiss_would_put_them_in(model, kind):
     import faiss
 
-    lists, coarse = model._quantiser.invlists, model._coarse
-    expected = coarse.search(model.system.codebook.centroids, 1)[1][:, 0]
-    assert model._quantiser.ntotal == len(expected)
-    for group in range(model._quantiser.nlist):
+    vocabulary = model.vocabularies[kind]
+    quantiser = vocabulary._quantiser
+    lists = quantiser.invlists
+    expected = vocabulary._coarse.search(vocabulary.system.codebook.centroids, 1)[1][:, 0]
+    assert quantiser.ntotal == len(expected)
+    for group in range(quantiser.nlist):
         size = lists.list_size(group)
         ids = faiss.rev_swig_ptr(lists.get_ids(group), size)
         assert np.array_equal(ids, np.flatnonzero(expected == group))
 
 
 def test_features_are_the_same_twice_strongest_first_and_unit(scene, model):
-    again = model.extract(paint_scene(0, SIZE))
-    assert np.array_equal(again.descriptors, scene.descriptors)
-    assert (np.diff(scene.strengths) <= 0).all()
-    assert np.allclose(np.linalg.norm(scene.descriptors, axis=1), 1, atol=1e-5)
+    for kind, again in zip(scene.kinds, model.extract(paint_scene(0, SIZE)).kinds, strict=True):
+        assert np.array_equal(again.descriptors, kind.descriptors)
+        assert (np.diff(kind.strengths) <= 0).all()
+        assert np.allclose(np.linalg.norm(kind.descriptors, axis=1), 1, atol=1e-5)
+
+
+def test_words_of_one_kind_are_not_those_of_the_other(scene, model):
+    words, of_regions = model.encode(scene).words, len(scene.kinds[0])
+    assert of_regions and len(scene.kinds[1])
+    first_of_corners = model.vocabularies[1].first_word
+    assert words[:of_regions].max() < first_of_corners <= words[of_regions:].min()
+    assert words.max() < model.num_words == len(model.match_distances)
 
 
 @pytest.mark.parametrize("picture", [np.zeros((300, 300, 3), np.uint8), np.full((20, 20, 3), 7, np.uint8)])
@@ -84,17 +107,27 @@ def test_black_and_tiny_pictures_have_no_features(model, picture):
 def test_a_picture_of_nothing_but_corners_has_as_many_as_are_kept(model):
     noise = np.random.default_rng(0).integers(0, 256, (1024, 1024), dtype=np.uint8)
     features = model.extract(np.repeat(noise[:, :, None], 3, axis=2))
-    assert len(features) == model.system.config.count
+    assert 0 < len(features) <= model.most_features
     assert len(model.encode(features).to_bytes()) <= 30_000
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3])
-def test_turned_features_are_those_of_the_turned_picture(model, scene, turns):
-    turned = model.extract(np.ascontiguousarray(np.rot90(paint_scene(0, SIZE), turns)))
-    query = model.encode_query(turn_features(scene, turns))
-    (found,) = verify_many(query, [model.encode(turned)], model.num_words)
-    assert found.num_inliers > 100
-    assert np.abs(found.transformation / found.transformation[2, 2] - np.eye(3)).max() < 2
+def test_turned_pictures_have_their_own_corners(model, scene):
+    turned = model.turn(scene, 90)
+    again = model.extract(np.ascontiguousarray(np.rot90(paint_scene(0, SIZE))))
+    assert np.array_equal(turned.kinds[1].descriptors, again.kinds[1].descriptors)
+    assert turned.image_size == SIZE[::-1]
+
+
+def test_turned_regions_are_those_of_the_turned_picture(model, scene):
+    seen = []
+    for degrees, regions in model.turn_regions(scene):
+        turned = model.extract(turn_picture(paint_scene(0, SIZE), degrees))
+        assert regions.image_size == turned.image_size
+        (found,) = verify_many(model.encode_query(regions), [model.encode(turned)], model.match_distances)
+        assert found.num_inliers > (60 if degrees % 90 else 100)
+        assert np.abs(found.transformation / found.transformation[2, 2] - np.eye(3)).max() < 2
+        seen.append(degrees)
+    assert sorted(seen) == [*range(30, 360, 30)]
 
 
 # -- compact features ------------------------------------------------------------------------------------------------
@@ -219,7 +252,9 @@ def test_another_view_is_verified_and_strangers_are_not(model, scene):
     homography = draw_homography(3, SIZE)
     view = model.encode_query(model.extract(warp(paint_scene(0, SIZE), homography, 3)))
     strangers = [model.encode(model.extract(paint_scene(seed, SIZE))) for seed in range(1, 9)]
-    found = verify_many(view, [model.encode(scene), *strangers, CompactFeatures.empty()], model.num_words, threads=2)
+    found = verify_many(
+        view, [model.encode(scene), *strangers, CompactFeatures.empty()], model.match_distances, threads=2
+    )
     assert found[0].num_inliers > 3 * VERIFIED_INLIERS
     assert max(one.num_inliers for one in found[1:]) < VERIFIED_INLIERS
     fitted = np.linalg.inv(found[0].transformation)
@@ -230,7 +265,7 @@ def test_another_view_is_verified_and_strangers_are_not(model, scene):
 def test_nothing_is_matched_with_nothing(model):
     nothing = np.zeros((0, 2), np.float32)
     empty = QueryFeatures(np.zeros((0, 8), np.int64), np.zeros((0, 8), np.uint64), nothing, nothing[:, 0], (0, 0))
-    assert [one.num_inliers for one in verify_many(empty, [random_features(0)], model.num_words)] == [0]
+    assert [one.num_inliers for one in verify_many(empty, [random_features(0)], model.match_distances)] == [0]
 
 
 # -- calibration -----------------------------------------------------------------------------------------------------
@@ -245,7 +280,7 @@ def test_scores_are_measured_in_deviations_of_strangers():
 
 
 def test_evidence_raises_the_probability(model):
-    calibration = load_calibration(model.system.folder)
+    calibration = load_calibration(model.folder)
 
     def probability(zg: float, zl: float, inliers: int, cosine: float = 0.3) -> float:
         evidence = calibration.evidence(
@@ -265,6 +300,37 @@ def test_evidence_raises_the_probability(model):
     assert steps == sorted(steps) and len(set(steps)) == len(steps)
     assert probability(3, 3, 40) > calibration.certain > probability(4, 1, 0)
     assert probability(3, 0, -1, cosine=1.0) > 0.99
+
+
+def test_being_near_to_what_is_verified_ranks_and_is_no_evidence():
+    calibration = Calibration(weights=(0.5, 0.4, 1.5, 3.0, 1.0, 25.0), diffused=4.0)
+    none = np.zeros(3, np.int64)
+    global_z = np.float32([1, 6, 20])
+    evidence = calibration.evidence(global_z, np.zeros(3, np.float32), none, none, np.zeros(3, np.float32))
+    scores = calibration.scores(evidence)
+    assert np.allclose(calibration.rank_scores(evidence, np.zeros(3, np.float32)), scores)
+    raised = calibration.rank_scores(evidence, np.ones(3, np.float32))
+    moved = calibration.evidence(global_z + 4, np.zeros(3, np.float32), none, none, np.zeros(3, np.float32))
+    assert np.allclose(raised, calibration.scores(moved), atol=1e-5)
+    assert raised[0] - scores[0] == pytest.approx(2.0)  # in full,
+    assert raised[2] - scores[2] == pytest.approx(0.1)  # and hardly where the descriptor says all it can
+    assert np.array_equal(calibration.scores(evidence), scores)
+
+
+def test_probabilities_fall_with_rank_and_keep_their_mean():
+    assert np.allclose(fall(np.array([0.9, 0.5, 0.7, 0.6, 0.1])), [0.9, 0.6, 0.6, 0.6, 0.1])
+    assert fall(np.zeros(0)).shape == (0,)
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        given = random.random(random.integers(1, 30))
+        made = fall(given)
+        assert (np.diff(made) <= 1e-12).all() and made.mean() == pytest.approx(given.mean())
+        # The nearest of all that fall: a slow second writing (min-max formula of isotonic regression).
+        means = [
+            min(max(given[i : j + 1].mean() for j in range(k, len(given))) for i in range(k + 1))
+            for k in range(len(given))
+        ]
+        assert np.allclose(made, means)
 
 
 def test_a_calibration_that_does_not_fit_is_refused():

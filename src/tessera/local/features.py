@@ -40,13 +40,16 @@ class LocalFeatures:
 
     def strongest(self, count: int) -> LocalFeatures:
         """The `count` strongest; equal strengths keep their order."""
-        order = np.argsort(-self.strengths, kind="stable")[:count]
+        return self.take(np.argsort(-self.strengths, kind="stable")[:count])
+
+    def take(self, rows: npt.NDArray[np.int64]) -> LocalFeatures:
+        """Some of them, by their numbers."""
         return LocalFeatures(
-            self.descriptors[order],
-            self.positions[order],
-            self.scales[order],
-            self.strengths[order],
-            None if self.shapes is None else self.shapes[order],
+            self.descriptors[rows],
+            self.positions[rows],
+            self.scales[rows],
+            self.strengths[rows],
+            None if self.shapes is None else self.shapes[rows],
             self.image_size,
         )
 

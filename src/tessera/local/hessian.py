@@ -17,6 +17,7 @@ from tessera.data.images import Pixels
 from tessera.local.features import LocalFeatures, is_blank
 from tessera.local.patches import Shapes, Vectors, build_pyramid, sample_patches
 from tessera.local.sift import root_sift
+from tessera.local.turning import turn_matrix, turn_positions
 
 _LEVELS = 3  # an octave
 _SIGMA = 1.6
@@ -74,6 +75,21 @@ class HessianAffineExtractor:
             points[kept, 3],
             frames.astype(np.float32),
             (width, height),
+        )
+
+    def describe_turned(self, image: Pixels, features: LocalFeatures, degrees: float) -> LocalFeatures:
+        """The same regions as they stand in the picture turned by so much, counter-clockwise."""
+        import cv2
+
+        positions, size = turn_positions(features.positions, features.image_size, degrees)
+        if features.shapes is None or not len(features):
+            return LocalFeatures.empty(self.dim, size)
+        grey = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY).astype(np.float32)
+        turn = turn_matrix(features.image_size, degrees)[0][:, :2]
+        upright = make_upright(turn @ features.shapes.astype(np.float64))  # in the turned picture
+        descriptors = self._describe(build_pyramid(grey), features.positions, turn.T @ upright)
+        return LocalFeatures(
+            root_sift(descriptors), positions, features.scales, features.strengths, upright.astype(np.float32), size
         )
 
     def _describe(self, levels: list[Vectors], centers: Vectors, frames: Shapes) -> Vectors:
@@ -134,13 +150,13 @@ def _refine_maxima(responses: list[Vectors], level: int, octave: int) -> Vectors
     """Points of one level that exceed their 26 neighbours, moved to the top of a parabola along each axis."""
     import cv2
 
-    kernel = np.ones((3, 3), np.uint8)
     below, here, above = responses[level - 1 : level + 2]
-    is_peak = (here >= cv2.dilate(here, kernel)) & (here > _LEAST_RESPONSE)
-    is_peak &= (here > cv2.dilate(below, kernel)) & (here > cv2.dilate(above, kernel))
+    is_peak = (here >= cv2.dilate(here, np.ones((3, 3), np.uint8))) & (here > _LEAST_RESPONSE)
     is_peak[:_BORDER] = is_peak[-_BORDER:] = is_peak[:, :_BORDER] = is_peak[:, -_BORDER:] = False
     places: Any = cv2.findNonZero(is_peak.view(np.uint8))  # several times as fast as numpy's; None where there is none
     x, y = (np.empty(0) if places is None else places).reshape(-1, 2).T.astype(np.intp)
+    exceeds = _exceeds_all(here[y, x], below, x, y) & _exceeds_all(here[y, x], above, x, y)
+    x, y = x[exceeds], y[exceeds]
     value = here[y, x]
     pairs = (here[y, x - 1], here[y, x + 1]), (here[y - 1, x], here[y + 1, x]), (below[y, x], above[y, x])
     slopes = [(after - before) / 2 for before, after in pairs]
@@ -149,6 +165,15 @@ def _refine_maxima(responses: list[Vectors], level: int, octave: int) -> Vectors
     peak = value + sum(slope * move for slope, move in zip(slopes, moves, strict=True)) / 2
     scale = _SIGMA * 2 ** ((level + moves[2]) / _LEVELS + octave)
     return np.stack([(x + moves[0]) * 2**octave, (y + moves[1]) * 2**octave, scale, peak], axis=1).astype(np.float32)
+
+
+def _exceeds_all(values: Vectors, level: Vectors, x: npt.NDArray[np.intp], y: npt.NDArray[np.intp]) -> Any:
+    """Whether values, N, are above the nine of another level around the same places."""
+    exceeds = np.ones(len(values), bool)
+    for down in (-1, 0, 1):
+        for right in (-1, 0, 1):
+            exceeds &= values > level[y + down, x + right]
+    return exceeds
 
 
 def adapt_shapes(

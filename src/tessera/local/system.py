@@ -138,8 +138,9 @@ def read_config(path: Path) -> SystemConfig:
             values["kernel"] = {**kernel, "nprobe": kernel["effort"]}
             del values["kernel"]["effort"]
         return from_mapping(SystemConfig, {"name": path.stem, **values})
-    except (OSError, ValueError, ConfigError) as error:
-        raise ConfigError(f"the system {path} cannot be read: {error}") from error
+    except (OSError, ValueError, ConfigError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"the system {path} cannot be read: {reason}") from error
 
 
 def open_extractor_of(name: str | Path) -> LocalExtractor:

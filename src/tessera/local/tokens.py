@@ -22,8 +22,8 @@ from tessera.config import from_mapping, to_mapping
 from tessera.errors import CheckpointError, ConfigError, ModelError
 from tessera.local.features import LocalExtractor, LocalFeatures
 from tessera.local.weights import load_strictly
-from tessera.models.token_refinement import RefinementBlock
-from tessera.models.tokenizers import AttentionTokenizer, claim_positions, pool_tokens
+from tessera.models.parts.token_refinement import RefinementBlock
+from tessera.models.parts.tokenizers import AttentionTokenizer, claim_positions, pool_tokens
 from tessera.storage import atomic_path, parse_json
 
 

