@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import random
 import shutil
-import sys
+import signal
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from small_gallery import age, make_small_bundle, paint
+
 HERE = Path(__file__).parent
 CATALOG = "catalog.sqlite"
 ACTS = ("index", "remove", "rebuild", "repair", "reindex", "upload", "prune", "group", "recode", "migrate", "upgrade")
 MANY_PROCESSES = ("fork", "together")
+LOGGED = tuple(f"photo{seed:02}.png" for seed in range(8, 12))  # what is in the log of the gallery `killed`
 Act = Callable[[Path, Callable[[str, str], None]], None]
 
 
@@ -28,24 +30,23 @@ class Yard:
         self.photos, self.gallery = folder / "photos", folder / "gallery"
         self.bundle, self.other = folder / "bundle", folder / "other"
         self.vanished, self.old = folder / "vanished", folder / "old"
+        self.killed = folder / "killed"
 
     def make(self) -> None:
-        sys.path.insert(0, str(HERE.parents[1] / "tests"))
         import tessera
 
-        tests = importlib.import_module("conftest")
-        tests.make_small_bundle(self.bundle, seed=0, dim=16)
-        tests.make_small_bundle(self.other, seed=1, dim=24)
+        make_small_bundle(self.bundle, seed=0, dim=16)
+        make_small_bundle(self.other, seed=1, dim=24)
         for seed in range(12):
-            tests.age(tests.paint(self.photos / f"photo{seed:02}.png", seed))
+            age(paint(self.photos / f"photo{seed:02}.png", seed))
         with tessera.Gallery(self.gallery, self.bundle) as gallery:
             for seed in range(8):
                 gallery.index(self.photos / f"photo{seed:02}.png", metadata={"seed": seed})
             for seed in range(20, 23):  # files that are gone since
-                tests.paint(self.vanished / f"vanished{seed}.png", seed)
+                paint(self.vanished / f"vanished{seed}.png", seed)
             gallery.index(self.vanished)
             shutil.rmtree(self.vanished)
-            gallery.index(tests.paint(self.folder / "removed" / "removed.png", 30))
+            gallery.index(paint(self.folder / "removed" / "removed.png", 30))
             gallery.remove(self.folder / "removed" / "removed.png")
             gallery.ignore(self.folder / "passed-over")
             records = gallery.images(limit=100)
@@ -54,6 +55,17 @@ class Yard:
                 batch.add_compared_pairs("match", {(str(records[0].content_hash), str(records[1].content_hash)): 30.0})
         with zipfile.ZipFile(HERE.parents[1] / "tests" / "golden" / "galleries" / "gallery-0.1.zip") as archive:
             archive.extractall(self.old)
+
+    def kill_a_writer(self) -> str | None:
+        """A gallery whose writer was killed, so that what it committed is in the log. For a process of its own."""
+        import tessera
+
+        shutil.copytree(self.gallery, self.killed)
+        gallery = tessera.Gallery(self.killed)
+        for name in LOGGED:
+            gallery.index(self.photos / name)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
 
 
 class Acts:
@@ -104,7 +116,7 @@ class Acts:
 
     def upload(self, folder: Path, tell: Callable[[str, str], None]) -> None:
         import tessera
-        from tessera.serve import uploads
+        from tessera.serve.pictures import uploads
         from tessera.storage import write_atomically
 
         with tessera.Gallery(folder) as gallery:

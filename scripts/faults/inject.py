@@ -29,13 +29,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from acts import ACTS, CATALOG, MANY_PROCESSES, Act, Acts, Yard, spoil_state  # noqa: E402
+from acts import ACTS, CATALOG, LOGGED, MANY_PROCESSES, Act, Acts, Yard, spoil_state  # noqa: E402
 from disk import Disk, read_changes  # noqa: E402
 from verify import admit_tessera_errors, in_child, verify, verify_old  # noqa: E402
 
 PRELOADED = "TESSERA_FAULTS_SHIM"
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS)
-DAMAGE = ("flip", "cut", "sector", "hostile")
+DAMAGE = ("flip", "cut", "sector", "hostile", "log")
 MEMORY = 8 << 30  # bytes of addresses; what a damaged file asks for must not be taken
 FORGET_SYNCS = False
 BOMB = b"cos\nsystem\n(S'touch %s'\ntR."
@@ -61,6 +61,7 @@ class Case:
         self.seed, self.yard, self.shim = seed, yard, shim
         self.numbers = random.Random(seed)
         kinds = ["kill", "kill", "kill", "error", "error", "power", "power", "flip", "flip", "cut", "sector", "hostile"]
+        kinds.append("log")
         self.kind = self.numbers.choice(kinds)
         acts = ACTS if self.kind == "power" else (*ACTS, *MANY_PROCESSES)
         self.act_name = "damage" if self.kind in DAMAGE else self.numbers.choice(acts)
@@ -70,10 +71,13 @@ class Case:
     def run(self) -> str | None:
         """Why the case failed, or None."""
         is_old = self.act_name == "upgrade"
-        shutil.copytree(self.yard.old / "gallery.tessera" if is_old else self.yard.gallery, self.folder)
+        original = self.yard.killed if self.kind == "log" else self.yard.gallery
+        shutil.copytree(self.yard.old / "gallery.tessera" if is_old else original, self.folder)
         if self.act_name == "repair":
             spoil_state(self.folder)
         try:
+            if self.kind == "log":
+                return self._damage_log()
             if self.kind in DAMAGE:
                 return self._damage()
             act: Act = getattr(Acts(self.yard, random.Random(self.seed)), self.act_name)
@@ -166,6 +170,25 @@ class Case:
         is_replaced = self.kind == "hostile" and path.name == CATALOG
         return None if is_replaced and said and said.startswith("Gallery") else said and f"{path.name} at {at}: {said}"
 
+    def _damage_log(self) -> str | None:
+        """Damage the log that a killed writer left, or delete it: what it held is there, or its loss is said."""
+        path = self.folder / f"{CATALOG}-wal"
+        content = bytearray(path.read_bytes())
+        at = self.numbers.randrange(len(content))
+        how = self.numbers.choice(["flip", "flip", "cut", "sector", "delete"])
+        if how == "flip":
+            content[at] ^= 1 << self.numbers.randrange(8)
+        elif how == "sector":
+            content[at // 512 * 512 : at // 512 * 512 + 512] = self.numbers.randbytes(512)
+        else:
+            del content[at if how == "cut" else 0 :]
+        path.unlink()
+        if content:
+            path.write_bytes(content)
+        told = dict.fromkeys(LOGGED, "there")
+        said = in_child(lambda: verify(self.folder, self.yard, told, damaged=True, in_log=True))
+        return said and f"{path.name}, {how} at {at}: {said}"
+
     def _tell(self, what: str, name: str) -> None:
         with self.told.open("a") as file:
             file.write(f"{what} {name}\n")
@@ -188,14 +211,15 @@ def main() -> int:
     import tessera.extract.extractor
     import tessera.gallery.gallery
     import tessera.gallery.search.query
-    import tessera.serve.uploads  # noqa: F401 - all before the first fork
+    import tessera.serve.pictures.uploads  # noqa: F401 - all before the first fork
     from tessera.gallery.engines import faiss_engine, postings_index
 
     faiss_engine.SAVE_AFTER = postings_index.SAVE_AFTER = 2  # so that files are written and merged all the time
     started, counts, failures = time.monotonic(), Counter[str](), 0
     with tempfile.TemporaryDirectory(prefix="tessera-faults-") as name:
         yard = Yard(Path(name))
-        if failed := in_child(lambda: admit_tessera_errors(yard.make, admitted=False)):
+        failed = in_child(lambda: admit_tessera_errors(yard.make, admitted=False))
+        if failed := failed or in_child(yard.kill_a_writer, may_be_killed=True):
             print(failed)
             return 2
         for seed in range(options.seed, options.seed + options.cases):

@@ -17,14 +17,19 @@ from acts import CATALOG, Yard
 HUNG_S = 300  # no act takes ten seconds, on a busy machine a minute
 
 
-def verify(folder: Path, yard: Yard, told: dict[str, str], *, damaged: bool = False) -> str | None:
-    """Why the gallery is not as it should be, or None. damaged: it may have lost rows, but must say so."""
+def verify(
+    folder: Path, yard: Yard, told: dict[str, str], *, damaged: bool = False, in_log: bool = False
+) -> str | None:
+    """Why the gallery is not as it should be, or None. damaged: it may have lost rows, but must say so.
+
+    in_log: what is damaged is the log, which must be left to Tessera: SQLite alone would delete it.
+    """
     import tessera
     from tessera.errors import GalleryDamagedError
     from tessera.gallery.check import check_catalog_file
 
     def look() -> str | None:
-        if damaged and (unnoticed := unnoticed_damage(folder, yard)):
+        if damaged and not in_log and (unnoticed := unnoticed_damage(folder, yard)):
             return unnoticed
         try:
             findings = check_catalog_file(folder, repair=True)
@@ -101,7 +106,7 @@ def unnoticed_damage(folder: Path, yard: Yard) -> str | None:
     query = yard.photos / "photo00.png"
     try:
         before, original = rows_of(folder), rows_of(yard.gallery)
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # the second from a column's name in the schema
         return None
     try:
         with tessera.Gallery(folder, yard.bundle, create=False) as gallery:

@@ -16,7 +16,7 @@ import pytest
 
 import tessera
 from tessera.data.ground_truth import read_ground_truth
-from tessera.errors import TesseraError
+from tessera.errors import ConfigError, TesseraError
 from tessera.models.bundle import Bundle
 
 
@@ -49,7 +49,7 @@ def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
 
 def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from tessera.train.checkpoint import load_checkpoint
+    from tessera.train.records.checkpoint import load_checkpoint
 
     torch.save({"format": 1, "state": Harm(tmp_path / "harmed")}, tmp_path / "last.pt")
     with pytest.raises(TesseraError):
@@ -108,3 +108,18 @@ def filled_gallery(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> Pa
     with tessera.Gallery(tmp_path / "gallery", small_bundle) as gallery:
         gallery.index(photo_folder)
     return tmp_path / "gallery"
+
+
+def test_settings_recipes_and_systems_that_are_nested_too_deeply_are_a_sentence(tmp_path: Path) -> None:
+    from tessera.cli.settings import read_settings
+    from tessera.local.system import System
+    from tessera.train.recipe import load_recipe
+
+    path = tmp_path / "deep.toml"
+    path.write_text("a = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        read_settings(None, path)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        load_recipe(path, [])
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        System.open(path)

@@ -28,12 +28,12 @@ for words in (["index", photos], ["search", photos + "/photo0.png", "-k", "1"]):
 from tessera.serve.server import listen, make_server
 from tessera.serve.settings import Settings
 
-settings = Settings(folder, port=0, threads=1)
+settings = Settings(folder, port=0, threads=1, timeout_s=280)
 server, listener = make_server(settings), listen(settings)
 address = f"http://127.0.0.1:{listener.getsockname()[1]}"
 thread = threading.Thread(target=server.run, args=([listener],))
 thread.start()
-for attempt in range(600):
+for attempt in range(2000):
     try:
         assert urllib.request.urlopen(address + "/ready").status == 200
         break
@@ -60,7 +60,7 @@ def test_indexing_searching_and_serving_look_up_no_name(tmp_path: Path, photo_fo
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
     command = [*watched, "unshare", "-rn", sys.executable, str(driver), str(tmp_path / "g"), str(photo_folder)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=560, check=False)
     if "Operation not permitted" in run.stderr and "unshare" in run.stderr:
         pytest.skip("namespaces may not be made here")
     assert run.returncode == 0, run.stderr

@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 from tessera.data.boxes import clip_box, parse_box
 from tessera.data.ground_truth import read_ground_truth
 from tessera.data.images import Limits, read_photo
+from tessera.data.photos.photo_metadata import read_metadata
 from tessera.errors import TesseraError
 from tessera.gallery.catalog.filters import number, parse_where, to_sql
+from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.ingest.source_lists import read_list
 from tessera.models.bundle import Bundle
 
 EXAMPLES = int(os.environ.get("TESSERA_FUZZ_EXAMPLES", "200"))
 fuzz = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 LIMITS = Limits(max_pixels=1_000_000, max_bytes=1 << 20)
 JSON = st.recursive(
@@ -63,6 +65,44 @@ def test_pictures(pictures: list[bytes], data: st.DataObject) -> None:
         return
     assert photo.pixels.ndim == 3
     assert max(photo.pixels.shape[:2]) <= 32
+
+
+@pytest.fixture(scope="module")
+def described() -> list[bytes]:
+    """Pictures that say when, where and by what they were taken, in EXIF and in XMP."""
+    import io
+
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x010F], exif[0x0110], exif[0x0132] = "Maker", "Camera 3", "2019:06:14 12:03:11"
+    exif.get_ifd(0x8825).update({1: "N", 2: (41.0, 53.0, 24.0), 3: "E", 4: (12.0, 29.0, 32.0)})
+    xmp = b"<x:xmpmeta xmlns:x='adobe:ns:meta/' xmlns:a='a'><a:b a:Rating='3' a:GPSLatitude='41,53.4N'/></x:xmpmeta>"
+    found = []
+    for form in ("JPEG", "PNG", "WEBP", "TIFF"):
+        buffer = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(buffer, form, exif=exif, **({} if form == "PNG" else {"xmp": xmp}))
+        found.append(buffer.getvalue())
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of EXIF that is not as it should be
+@fuzz
+@given(st.data())
+def test_what_photos_say_of_themselves(described: list[bytes], data: st.DataObject) -> None:
+    content = bytearray(data.draw(st.sampled_from(described)))
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    sidecar = data.draw(
+        st.none() | st.binary(max_size=60) | st.text("<>&;:='/ aRating193-NSEW,.", max_size=60).map(str.encode)
+    )
+    facts, problems = read_metadata(bytes(content), sidecar)
+    assert len(encode_metadata(facts)) < 2000
+    assert all(isinstance(problem, str) for problem in problems)
+    assert abs(facts.get("latitude", 0)) <= 90
+    for value in facts.values():
+        number(value)
 
 
 @fuzz

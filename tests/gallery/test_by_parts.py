@@ -14,6 +14,7 @@ from tessera.errors import GalleryError, UsageError
 from tessera.gallery.engines.postings_index import FOLDER
 from tessera.gallery.gallery import Gallery
 from tessera.gallery.search import parts_searcher
+from tessera.local.turning import turn_picture
 
 SIZE = (360, 270)
 SCENES = 8
@@ -44,7 +45,7 @@ def names(result) -> list[str]:
 def test_another_view_is_found_verified_and_certain(gallery, pictures):
     result = gallery.search(pictures[1])
     assert names(result)[0] == "scene3"
-    assert (result[0].verified, result.certain, result.turns) == (True, True, 0)
+    assert (result[0].verified, result.certain, result.degrees) == (True, True, 0)
     assert result[0].inliers > 20
     assert [hit.verified for hit in result[1:]] == [False] * (SCENES - 1)
     scores = [hit.score for hit in result]
@@ -78,7 +79,14 @@ def test_a_stranger_is_nothing_certain(gallery):
 def test_a_turned_picture_is_found(gallery, turns):
     result = gallery.search(np.ascontiguousarray(np.rot90(paint_scene(5, SIZE), turns)))
     assert names(result)[0] == "scene5" and result[0].verified
-    assert result.turns == 4 - turns
+    assert result.degrees == 360 - 90 * turns
+
+
+@pytest.mark.parametrize("degrees", [25, 140, 310])
+def test_a_slanted_picture_is_found(gallery, degrees):
+    result = gallery.search(turn_picture(paint_scene(5, SIZE), degrees))
+    assert names(result)[0] == "scene5" and result[0].verified
+    assert abs((result.degrees + degrees + 180) % 360 - 180) <= 30
 
 
 def test_a_box_keeps_the_features_inside_it(gallery):
@@ -94,6 +102,16 @@ def test_a_box_keeps_the_features_inside_it(gallery):
 def test_a_query_without_features_is_answered_by_its_descriptor(gallery, query):
     result = gallery.search(query)
     assert len(result) == SCENES and result.certain is False
+
+
+def test_an_image_whose_file_has_gone_is_still_a_query(gallery, pictures, tmp_path):
+    fresh = tmp_path / "fresh.png"
+    Image.fromarray(paint_scene(50, SIZE)).save(fresh)
+    gallery.index(fresh)
+    (image_id,) = (image.id for image in gallery.images() if image.path == str(fresh))
+    fresh.unlink()
+    result = gallery.search(image_id)
+    assert names(result)[0] == "fresh" and len(result) == SCENES + 1 and result.degrees == 0
 
 
 def test_adding_and_removing_are_seen_at_once(gallery, pictures, tmp_path):
@@ -151,6 +169,18 @@ def test_damaged_local_features_are_named_and_made_again(gallery, pictures):
         assert [(hit.id, hit.score) for hit in other.search(pictures[1])] == expected
 
 
+def test_an_image_without_local_features_is_judged_by_its_descriptor(gallery, pictures):
+    """Stored by `add`, or lost with a damaged page: nothing that could agree is no sign that nothing does."""
+    with sqlite3.connect(gallery.path / "catalog.sqlite") as connection:
+        connection.execute("DELETE FROM local_features WHERE id = 4")
+        (path,) = connection.execute(
+            "SELECT path FROM images JOIN contents ON contents.id = content_id WHERE hash NOT IN "
+            "(SELECT hash FROM local_features)"
+        ).fetchone()
+    result = gallery.search(path.decode())
+    assert result[0].path == path.decode() and result[0].probability > 0.9
+
+
 def test_a_gallery_without_local_features_says_how_to_add_them(gallery, pictures):
     with sqlite3.connect(gallery.path / "catalog.sqlite") as connection:
         connection.execute("DELETE FROM local_features")
@@ -162,6 +192,30 @@ def test_a_gallery_without_local_features_says_how_to_add_them(gallery, pictures
         old.index(rebuild=True)
         assert old.search(pictures[1])[0].verified
         assert old.stats()["local_features"]["images"] == SCENES
+
+
+def test_features_of_an_earlier_version_are_named_and_replaced(gallery, pictures):
+    added = pictures[0] / "scene4.png"
+    gallery.remove([image.id for image in gallery.images() if image.path == str(added)], ignore=False)
+    with sqlite3.connect(gallery.path / "catalog.sqlite") as connection:
+        connection.execute("UPDATE local_features SET fingerprint = 'earlier'")
+    with Gallery(gallery.path) as old:
+        result = old.search(pictures[1])
+        assert result.certain is None and "earlier version" in result.notes[0] and "--rebuild" in result.notes[0]
+        with pytest.raises(GalleryError, match="earlier version"):
+            old.search(pictures[1], by="local")
+        old.index(added)
+        partly = old.search(added)
+        assert names(partly)[0] == "scene4" and partly[0].verified
+        assert any("Some images" in note and "--rebuild" in note for note in partly.notes)
+        old.index(rebuild=True)
+        renewed = old.search(pictures[1])
+        assert renewed[0].verified and renewed.notes == []
+    with sqlite3.connect(gallery.path / "catalog.sqlite") as connection:
+        assert connection.execute("SELECT count(DISTINCT fingerprint), count(*) FROM local_features").fetchone() == (
+            1,
+            SCENES,
+        )
 
 
 def test_a_gallery_too_large_to_scan_has_nearly_the_same_answer(gallery, pictures, monkeypatch):
@@ -176,3 +230,12 @@ def test_another_model_keeps_the_local_features(gallery, pictures, twin_bundle):
         other.index(rebuild=True)
         result = other.search(pictures[1])
     assert names(result)[0] == "scene3" and result[0].verified
+
+
+def test_attention_finds_what_signs_leave_in_doubt(gallery, pictures, monkeypatch):
+    model = gallery._searcher._parts.model
+    monkeypatch.setattr(model, "match_distances", np.full_like(model.match_distances, -1))  # signs match nothing
+    result = gallery.search(pictures[1])
+    assert names(result)[0] == "scene3"
+    assert result[0].inliers >= 8 and {hit.inliers for hit in result[1:]} == {0}
+    assert {hit.inliers for hit in gallery.search(paint_scene(99, SIZE))} == {0}

@@ -133,7 +133,7 @@ def _add(catalog: Catalog, name: str) -> None:
 
 
 def test_descriptors_stream_in_the_order_of_ids(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tessera.gallery.catalog.snapshot._STREAM_ROWS", 3)
+    monkeypatch.setattr("tessera.gallery.catalog.snapshot.STREAM_ROWS", 3)
     with catalog.write() as batch:
         for i in range(8):
             put(batch, f"image{i}", None if i == 4 else i / 8)

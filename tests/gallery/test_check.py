@@ -72,10 +72,12 @@ def test_a_damaged_catalogue_gives_up_what_can_be_read(tmp_path: Path, small_bun
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'contents'").fetchone()
     content = bytearray(path.read_bytes())
     pages = len(content) // page_bytes
     assert pages > 8
-    for page in (pages - 2, pages // 2):
+    last_of_contents = int.from_bytes(content[(root - 1) * page_bytes + 8 :][:4], "big") - 1
+    for page in (pages - 2, pages // 2, last_of_contents):
         content[page * page_bytes : (page + 1) * page_bytes] = b"\xa5" * page_bytes
     path.write_bytes(content)
     (finding,) = check_catalog_file(folder, repair=False)

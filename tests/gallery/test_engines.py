@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ import pytest
 import tessera
 from tessera.errors import GalleryLockedError, GalleryMismatchError, UsageError
 from tessera.gallery.engines import faiss_engine
-from tessera.gallery.engines.engine import parse_engine
+from tessera.gallery.engines.engine import parse_engine, split_index
+from tessera.gallery.engines.milvus_connection import MilvusConnection
+from tessera.gallery.engines.milvus_index import choose_index
 
 Painter = Callable[..., Path]
 
@@ -61,7 +64,8 @@ def test_a_lost_index_is_found_made_again_and_saved(
     spoil(filled)
     with tessera.Gallery(filled) as gallery:
         report = gallery.check()
-        assert not report.ok
+        is_lost = spoil is lose_everything  # as a run that was killed before its end leaves it: nothing is damaged
+        assert (report.ok, report.findings[0].kind) == ((True, "note") if is_lost else (False, "damage"))
         assert "index" in report.findings[0].message
     assert answers(filled, photo_folder) == expected  # the search made it again
     with tessera.Gallery(filled) as gallery:
@@ -71,6 +75,22 @@ def test_a_lost_index_is_found_made_again_and_saved(
         assert gallery.check(repair=True).ok
         assert gallery.check().findings == []
     assert answers(filled, photo_folder) == expected
+
+
+def test_no_digit_of_an_indexs_state_decides_an_answer(filled: Path, photo_folder: Path, painter: Painter) -> None:
+    with tessera.Gallery(filled) as gallery:  # changes that the saved index does not know
+        gallery.index(painter(photo_folder / "new.png", 30))
+        gallery.remove(photo_folder / "photo2.png")
+    path = filled / "index" / "state.json"
+    whole = path.read_bytes()
+    assert (json.loads(whole)["last_id"], len(answers(filled, photo_folder))) == (8, 8)
+    for place in (place for place, byte in enumerate(whole[: whole.index(b"fingerprint")]) if chr(byte).isdigit()):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with tessera.Gallery(filled) as gallery:
+            assert not gallery.check().ok
+            found = {Path(hit.path).name for hit in gallery.search(photo_folder / "new.png", 100, by="global")}
+        assert "new.png" in found
+        assert len(found) == 8
 
 
 def test_a_reader_without_the_lock_searches_without_files(filled: Path, photo_folder: Path) -> None:
@@ -183,9 +203,45 @@ def test_growing_little_by_little_fits_the_codec_anew_at_twice_the_size(
 def test_engine_names(tmp_path: Path) -> None:
     assert parse_engine("faiss") == ("faiss", "")
     assert parse_engine("milvus:http://host:19530") == ("milvus", "http://host:19530")
-    for wrong in ("fais", "faiss:x", "milvus", "milvus:"):
+    for wrong in ("fais", "faiss:x", "milvus", "milvus:", "milvus:http://host:19530#HNSV"):
         with pytest.raises(UsageError):
             parse_engine(wrong)
+    assert split_index("http://host:19530#IVF_PQ") == ("http://host:19530", "IVF_PQ")
+    assert split_index("photos#1.db") == ("photos#1.db", "")  # a file may be called anything
+
+
+@pytest.mark.parametrize(
+    ("version", "count", "codec", "asked", "index_type"),
+    [
+        ("v2.3.5", 100_000, "auto", "", "FLAT"),
+        ("v2.3.5", 10_000_000, "flat", "", "FLAT"),
+        ("v2.3.5", 10_000_000, "auto", "", "HNSW"),
+        ("v2.3.5", 10_000_001, "auto", "", "IVF_PQ"),
+        ("v2.6.4", 10_000_001, "auto", "", "IVF_RABITQ"),
+        ("v2.3.5", 1000, "pq8", "", "IVF_PQ"),
+        ("v3.0.0-beta", 1000, "pq1", "", "IVF_RABITQ"),
+        ("v2.6.4", 1000, "auto", "DISKANN", "DISKANN"),
+        ("v2.3.5", 1000, "ivf", "HNSW", "HNSW"),
+    ],
+)
+def test_milvus_is_asked_for_the_index_that_fits_and_that_its_version_has(
+    version: str, count: int, codec: str, asked: str, index_type: str
+) -> None:
+    server = MilvusConnection("http://host:19530", wait_s=0)
+    server._client, server._version = object(), server._known_version(version)  # as if it had answered
+    chosen = choose_index(count, 1024, codec, server, asked)
+    assert chosen.type == index_type
+    assert chosen.build == {
+        "HNSW": {"M": 24, "efConstruction": 200},
+        "IVF_PQ": {"nlist": 1448 if count > 10**6 else 126, "m": 128, "nbits": 8},  # 131,072 rows a segment
+        "IVF_RABITQ": {"nlist": 1448 if count > 10**6 else 126},
+    }.get(index_type, {})
+    name = {"HNSW": "ef", "DISKANN": "search_list"}.get(index_type, "nprobe")
+    searched = dataclasses.replace(chosen, effort=64)
+    assert searched.parameters_for(10) == ({} if index_type == "FLAT" else {name: 64})
+    assert searched.parameters_for(100).get(name, 0) == {"ef": 100, "search_list": 100}.get(name, 64) * (
+        index_type != "FLAT"
+    )
 
 
 # -- Milvus ----------------------------------------------------------------------------------------------------------
@@ -235,7 +291,7 @@ def test_filters_of_many_ids_are_searched_in_parts(
     mirrored: tuple[tessera.Gallery, Path], photo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gallery, _ = mirrored
-    expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png", 5)]
+    expected = [hit.id for hit in gallery.search(photo_folder / "photo0.png", 5, by="global")]
     monkeypatch.setattr("tessera.gallery.engines.milvus_engine._FILTER_IDS", 3)
     engine = gallery._store.engine
     ids = np.array([record.id for record in gallery.images()], np.int64)
@@ -257,6 +313,28 @@ def test_a_lost_collection_is_filled_again(mirrored: tuple[tessera.Gallery, Path
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_a_collection_shows_is_believed_by_its_checksum_alone(
+    mirrored: tuple[tessera.Gallery, Path], photo_folder: Path
+) -> None:
+    gallery, _ = mirrored
+    path = gallery.path / "milvus.json"
+    whole = path.read_text()
+    path.write_text(whole.replace('"effort": 0', '"effort": 4'))
+    assert path.read_text() != whole
+    report = gallery.check()
+    assert not report.ok
+    assert "milvus.json is damaged" in report.findings[0].message
+    assert gallery.check(repair=True).ok
+    assert gallery.check().findings == []
+    path.unlink()  # as a fill that was killed leaves it
+    report = gallery.check()
+    assert (report.ok, report.findings[0].kind) == (True, "note")
+    assert "behind the catalogue" in report.findings[0].message
+    assert gallery.check(repair=True).ok
+    assert gallery.check().findings == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_collection_of_an_earlier_version_is_made_anew(
     mirrored: tuple[tessera.Gallery, Path], photo_folder: Path
 ) -> None:
@@ -272,7 +350,7 @@ def test_a_collection_of_an_earlier_version_is_made_anew(
     schema.add_field("descriptor", DataType.FLOAT_VECTOR, dim=16)
     client.create_collection(collection.name, schema=schema)
     state = json.loads((gallery.path / "milvus.json").read_text())
-    del state["index"]
+    del state["index"], state["checksum"]
     (gallery.path / "milvus.json").write_text(json.dumps(state))
     gallery.close()
     with tessera.Gallery(gallery.path) as opened:

@@ -162,3 +162,7 @@ def test_distances_are_those_of_the_globe() -> None:
     assert distance_m(*rome, *pisa) == pytest.approx(266_000, rel=0.01)
     assert distance_m(0, 179.9, 0, -179.9) == pytest.approx(22_239, rel=0.001)  # over the date line
     assert distance_m(None, 1, 0, 0) is None
+
+
+def test_a_number_without_end_is_none() -> None:
+    assert number(10**400) is None and number("1" * 400) == float("inf") and number(float("nan")) is None

@@ -16,8 +16,9 @@ from tessera.errors import (
     UsageError,
 )
 from tessera.extract.extractor import Extraction, Extractor
-from tessera.gallery.ingest import indexing
+from tessera.gallery.ingest import indexing, reading
 from tessera.gallery.ingest.reading import read_file
+from tessera.gallery.ingest.sources import FoundFile
 
 Painter = Callable[..., Path]
 
@@ -138,15 +139,18 @@ def test_vanished_files_stay_until_pruned(gallery: tessera.Gallery, photo_folder
     assert gallery.index(photo_folder, prune=True).images == 0
 
 
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["gone", "an-empty-one-in-its-place"])
 def test_a_folder_that_leaves_during_a_run_is_not_pruned(
-    gallery: tessera.Gallery, photo_folder: Path, painter: Callable[..., Path]
+    gallery: tessera.Gallery, photo_folder: Path, painter: Callable[..., Path], is_replaced: bool
 ) -> None:
     gallery.index(photo_folder)
     painter(photo_folder / "late.png", 70)
 
     def leave(_: object) -> None:
-        if photo_folder.exists():
+        if not photo_folder.with_name("away").exists():
             photo_folder.rename(photo_folder.with_name("away"))
+            if is_replaced:
+                photo_folder.mkdir()
 
     report = gallery.index(photo_folder, prune=True, progress=leave)
     assert report.pruned == 0 and len(gallery) >= 8
@@ -279,3 +283,31 @@ def test_a_rebuild_looks_again_at_what_has_changed(
         assert (report.images, report.failed) == (7, 1)
         assert [Path(record.path).name for record in other.failures()] == ["photo2.png"]
         assert other.search(photo_folder / "photo0.png", 1)[0].score == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_disk_that_goes_in_the_midst_of_a_run_is_read_when_it_is_back(
+    gallery: tessera.Gallery, photo_folder: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """Its files are as they were, but for the moment: that they could not be read then must not be remembered."""
+    if is_known:
+        gallery.index(photo_folder)
+        for path in photo_folder.rglob("*.png"):
+            os.utime(path, (1, 1))
+    before = {record.path: record.id for record in gallery.images()}
+    read = reading.read_file
+
+    def taken_out(found: FoundFile, *, max_bytes: int) -> reading.ReadFile:
+        if photo_folder.is_dir():
+            photo_folder.rename(photo_folder.with_name("away"))
+        return read(found, max_bytes=max_bytes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "read_file", taken_out)
+        assert gallery.index(photo_folder).failed == 8
+    assert {record.path: record.id for record in gallery.images()} == before
+    photo_folder.with_name("away").rename(photo_folder)
+    report = gallery.index(photo_folder)
+    assert (report.failed_before, report.failed, report.images) == (0, 0, 8)
+    assert {record.path: record.id for record in gallery.images()}.items() >= before.items()
+    assert gallery.check().ok

@@ -19,9 +19,9 @@ from PIL import Image
 import tessera
 from tessera.extract.extractor import Extractor
 from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.describing.describer import Describer
 from tessera.gallery.engines import faiss_engine
 from tessera.gallery.ingest import indexing
-from tessera.gallery.ingest.describer import Describer
 
 NAMES = st.sampled_from(["a.png", "b.png", "c.png", "deep/d.png", "deep/e.png", "deep/f\udcff.png"])
 SEEDS = st.integers(0, 4)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tessera.errors import EngineUnavailableError, GalleryError, StorageError, UsageError
+from tessera.gallery.engines import milvus_connection
 from tessera.gallery.engines.milvus_connection import WAIT_VARIABLE, MilvusConnection
 
 exceptions = pytest.importorskip("pymilvus.exceptions")
+grpc = pytest.importorskip("grpc")
 
 URI = "http://127.0.0.1:19530"
 DOWN = (2, "Fail connecting to server on 127.0.0.1:19530, illegal connection params or server unavailable")
@@ -89,6 +92,32 @@ def test_what_waiting_does_not_help_is_said_at_once(
     with pytest.raises(kind, match=sentence):
         connection.call(act)
     assert len(tries) == 1
+
+
+class _GoneAway(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "Too many pings"
+
+
+def test_a_file_whose_own_server_has_ended_an_idle_connection_is_asked_again(tmp_path: Path) -> None:
+    """Milvus Lite answers the client's pings with "too many pings"; nothing else of a file passes."""
+    file = MilvusConnection(str(tmp_path / "photos.db"), wait_s=0.6)
+    file._client = _Client()
+    tries: list[int] = []
+
+    def act(_: Any) -> str:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            raise exceptions.MilvusException(*DOWN) from _GoneAway("Too many pings")
+        return "done"
+
+    assert file.call(act) == "done"
+    assert milvus_connection._reason(_GoneAway("<an RPC that terminated with:")) == "Too many pings"
+    with pytest.raises(GalleryError, match="refused: Fail connecting"):
+        file.call(failing(1, *DOWN)[0])
 
 
 def test_what_milvus_has_not_said_is_not_translated(connection: MilvusConnection) -> None:

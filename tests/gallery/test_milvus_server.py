@@ -17,16 +17,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tessera
-from tessera.errors import EngineUnavailableError, GalleryError, GalleryMismatchError
+from tessera.errors import EngineUnavailableError, GalleryError, GalleryMismatchError, UsageError
 from tessera.gallery.catalog.filters import parse_where
 from tessera.gallery.engines import milvus_connection
 from tessera.gallery.ingest.importing import DescribedImage
+from tessera.gallery.remote.remote_writer import RemoteWriter
+from tessera.gallery.remote.shards import RemoteImage
 
 pytest.importorskip("pymilvus")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -35,19 +38,10 @@ KILLS = int(os.environ.get("TESSERA_KILLS", "1"))  # more moments for a longer r
 Painter = Callable[..., Path]
 
 
-def _helper() -> Any:
-    spec = importlib.util.spec_from_file_location("milvus_server", ROOT / "scripts" / "scale" / "milvus_server.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def running(tmp_path_factory: pytest.TempPathFactory, load_module: Callable[[str], ModuleType]) -> Iterator[Any]:
     """One server for all tests here, which asks for a token."""
-    helper = _helper()
+    helper = load_module("scripts/scale/milvus_server.py")
     launcher = helper.find_launcher() or ROOT / ".venv" / "milvus" / "bin" / "milvus-server"
     if not launcher.is_file():
         pytest.skip("no milvus-server: `make milvus` fetches it, or TESSERA_MILVUS_SERVER names one")
@@ -61,6 +55,11 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def server(running: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The server, up when a test begins and when it ends."""
     monkeypatch.setenv(milvus_connection.TOKEN_VARIABLE, "root:Milvus")
+    try:
+        running.wait_until_ready(30)
+    except RuntimeError:  # it runs, and has lost a coordinator: another start brings it back
+        running.kill()
+        running.start()
     yield running
     running.start()
 
@@ -127,22 +126,86 @@ def test_a_server_filters_as_the_catalogue_does(engine: str, compare_filters: Ca
     assert compare_filters(engine) > 500
 
 
+@pytest.mark.parametrize(
+    ("codec", "asked", "index_type"),
+    [("ivf", "", "IVF_FLAT"), ("fast", "", "HNSW"), ("pq8", "", "IVF_PQ"), ("auto", "#IVF_PQ", "IVF_PQ")],
+)
 def test_an_approximate_index_is_searched_with_the_effort_that_its_recall_asks_for(
-    tmp_path: Path, small_bundle: Path, engine: str
+    tmp_path: Path, small_bundle: Path, engine: str, codec: str, asked: str, index_type: str
 ) -> None:
     generator = np.random.default_rng(4)
     rows = generator.normal(size=(2000, 16))
-    with tessera.Gallery(tmp_path / "gallery", small_bundle, codec="ivf") as gallery:
+    with tessera.Gallery(tmp_path / "gallery", small_bundle, codec=codec) as gallery:
         gallery.add(DescribedImage(f"/p/{i}.jpg", row) for i, row in enumerate(rows))
         queries = gallery.descriptors(range(1, 51)) + 0.01 * generator.normal(size=(50, 16)).astype(np.float32)
-        gallery.migrate(engine)
+        gallery.migrate(engine + asked)
         made = gallery.stats()["index"]
         with gallery._store.pin() as view:
-            found = view.index.search(queries, 10)[1]
-            exact = np.argsort(-queries @ gallery.descriptors(range(1, 2001)).T, axis=1)[:, :10] + 1
-    assert (made["type"], made["effort"] > 0) == ("IVF_FLAT", True)
+            found_scores, found = view.index.search(queries, 10)
+            some = np.arange(1, 2001, 7)
+            among_some = view.index.search(queries, 10, allowed=some)[1]
+        scores = queries @ gallery.descriptors(range(1, 2001)).T
+        gallery.remove("/p/0.jpg")  # the codes of the server have it for a moment longer
+        assert 1 not in [hit.id for hit in gallery.search(queries[0], 10)]
+    assert (made["type"], made["effort"] > 0) == (index_type, True)
+    assert made["engine"] == engine + asked
+    assert (made["candidates"] > 0) == (index_type == "IVF_PQ")
     assert made["recall"] >= 0.99
-    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)]) >= 0.98
+    exact = np.argsort(-scores, axis=1)[:, :10] + 1
+    assert recall(found, exact) >= 0.98
+    assert recall(among_some, some[np.argsort(-scores[:, some - 1], axis=1)[:, :10]]) >= 0.98
+    np.testing.assert_allclose(found_scores, np.take_along_axis(scores, found - 1, axis=1), atol=1e-5)
+
+
+def recall(found: Any, exact: Any) -> float:
+    return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)]))
+
+
+def test_an_index_that_the_server_does_not_have_is_refused(filled: Path, photo_folder: Path, engine: str) -> None:
+    with tessera.Gallery(filled) as gallery:
+        gallery.migrate(engine)
+        for index_type, said in (
+            ("IVF_RABITQ", r"is v2\.3.*: IVF_RABITQ came with 2\.6\. Name IVF_PQ"),
+            ("DISKANN", "-lite: it was built without DISKANN"),
+            ("IVF_PG", "Did you mean 'IVF_PQ'"),
+        ):
+            with pytest.raises(UsageError, match=said):
+                gallery.migrate(f"{engine}#{index_type}")
+        assert gallery.stats()["engine"] == engine
+        assert len(names(gallery, photo_folder / "photo0.png")) == 8
+        assert gallery.check().findings == []  # nothing was taken away
+
+
+def test_a_remote_catalogue_re_scores_what_codes_have_found(
+    tmp_path: Path, small_bundle: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tessera.gallery.remote.remote_collection._CANDIDATES", 1500)  # two bytes say little
+    rows = np.random.default_rng(4).normal(size=(2000, 16)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    options = {"engine": f"{engine}#IVF_PQ", "catalog": "remote", "storage": str(tmp_path / "storage")}
+    with tessera.Gallery(tmp_path / "gallery", small_bundle, **options) as gallery:
+        store = gallery._store
+        writer = RemoteWriter(store.shards, store.collection, store.settings)
+        images = [
+            RemoteImage(b"%d" % i, b"/p/%d.jpg" % i, 1, 1, 0, 8, 8, "{}", "{}", row.astype(np.float16), b"")
+            for i, row in enumerate(rows)
+        ]
+        for image in images:
+            writer.put(image)
+        writer.flush()
+        store.collection.settle()
+        ids = np.array([image.id for image in images])
+        exact = rows[:10] @ rows.astype(np.float16).astype(np.float32).T
+        best = ids[np.argsort(-exact, axis=1)[:, :10]]
+
+        def search() -> tuple[Any, Any]:
+            with store.pin() as view:
+                return view.index.search(rows[:10], 10)
+
+        # Until what was sealed is handed over, the server searches it by an index of its own, with less recall.
+        wait_for(lambda: recall(search()[1], best) >= 0.98)
+        np.testing.assert_allclose(search()[0][:, 0], exact.max(axis=1), atol=1e-5)
+        assert gallery.stats()["index"]["type"] == "IVF_PQ"
 
 
 def test_metadata_and_paths_that_change_in_place_follow(
@@ -161,6 +224,97 @@ def test_metadata_and_paths_that_change_in_place_follow(
         gallery.index(photo_folder, prune=True)
         assert names(gallery, query, where="name=moved.png") == ["moved.png"]
         assert gallery.check().findings == []
+
+
+# Before the tests that kill the server: once it was, Ray beside it has cost it its coordinator for minutes.
+_ON_RAY = """
+import json, os, signal, sys
+from pathlib import Path
+from types import ModuleType
+
+import tessera
+from tessera.gallery.remote.unit_runner import RayUnitActor, run_on_ray
+from tessera.gallery.remote.work_units import make_units
+from tessera.gallery.describing.local_describer import LocalDescriber
+
+gallery, marker, poison, *sources = sys.argv[1:]
+poisoned = Path(poison).read_bytes()
+
+
+class Dies(RayUnitActor):
+    def __init__(self, *options):
+        super().__init__(*options)
+        describe = LocalDescriber.describe
+
+        def dies(self, source, *options):
+            if source == poisoned:
+                os.kill(os.getpid(), signal.SIGKILL)  # as a decoder that crashes: whoever describes it
+            return describe(self, source, *options)
+
+        LocalDescriber.describe = dies
+
+    def __call__(self, row):
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return super().__call__(row)
+        super().__call__(row)
+        os.kill(os.getpid(), signal.SIGKILL)  # once: what it has stored is done again, and not doubled
+
+
+with tessera.Gallery(gallery) as opened:
+    units = make_units(sources, lambda *problem: print(problem, file=sys.stderr))
+    report = run_on_ray(units, opened._store, "local", actor=Dies, actors=2)
+    print(json.dumps(report.to_json()))
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed")
+def test_workers_of_ray_write_shards_and_a_dead_ones_unit_is_done_again(
+    tmp_path: Path, small_bundle: Path, painter: Painter, server: Any, request: pytest.FixtureRequest
+) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    fresh = type(server)(server._launcher, tmp_path / "milvus", authorization=True)  # one that was never killed
+    request.addfinalizer(fresh.kill)
+    fresh.start()
+    engine = f"milvus:{fresh.uri}"
+    for i in range(40):
+        painter(tmp_path / "photos" / f"{i}.png", i)
+    (tmp_path / "photos" / "39.png").write_bytes(b"no picture")
+    for start in (0, 10):
+        with tarfile.open(tmp_path / f"{start:02d}.tar", "w") as tar:
+            for i in range(start, start + 10):
+                tar.add(tmp_path / "photos" / f"{i}.png", f"{i}.png")
+    listed = [str(tmp_path / "photos" / f"{i}.png") for i in range(20, 40)]
+    parquet.write_table(pa.table({"path": listed}), tmp_path / "list.parquet", row_group_size=10)
+    with tessera.Gallery(
+        tmp_path / "gallery", small_bundle, engine=engine, catalog="remote", storage=str(tmp_path / "storage")
+    ) as opened:
+        assert len(opened) == 0
+    environment = {
+        **os.environ,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "120",
+        milvus_connection.WAIT_VARIABLE: "300",  # Ray and the server start on the same busy cores
+    }
+    poison = tmp_path / "photos" / "33.png"
+    words = [tmp_path / "gallery", tmp_path / "killed", poison, tmp_path / "00.tar", tmp_path / "10.tar"]
+    answer = subprocess.run(
+        [sys.executable, "-c", _ON_RAY, *map(str, words), (tmp_path / "list.parquet").as_uri()],
+        capture_output=True, text=True, check=False, timeout=800, env=environment,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    assert (tmp_path / "killed").exists()
+    with tessera.Gallery(tmp_path / "gallery") as opened:
+        assert len(opened) == 38
+        failed = {Path(record.path).name: record.error for record in opened.failures()}
+        assert set(failed) == {"33.png", "39.png"}
+        assert "ended the process" in (failed["33.png"] or "")
+        assert opened.check().ok
+        again = opened.index(*map(str, words[3:]), (tmp_path / "list.parquet").as_uri())  # goes on: nothing is left
+        assert (again.added, again.unchanged, again.images) == (0, 38, 38)
 
 
 def test_a_server_that_is_down_is_waited_for_then_one_sentence_and_nothing_is_lost(
@@ -363,83 +517,3 @@ def test_two_writers_of_a_remote_catalogue_one_killed_lose_no_image_and_double_n
             assert names(opened, query, where="name=9.png") == ["9.png"] * (turn + 1)
             found = opened.search_many([opened.describe(folder / str(turn) / f"{i}.png") for i in range(50)], 1)
             assert [Path(result[0].path).name for result in found] == [f"{i}.png" for i in range(50)]
-
-
-_ON_RAY = """
-import json, os, signal, sys
-from pathlib import Path
-
-import tessera
-from tessera.gallery.remote.unit_runner import RayUnitActor, run_on_ray
-from tessera.gallery.remote.work_units import make_units
-from tessera.gallery.ingest.local_describer import LocalDescriber
-
-gallery, marker, poison, *sources = sys.argv[1:]
-poisoned = Path(poison).read_bytes()
-
-
-class Dies(RayUnitActor):
-    def __init__(self, *options):
-        super().__init__(*options)
-        describe = LocalDescriber.describe
-
-        def dies(self, source, *options):
-            if source == poisoned:
-                os.kill(os.getpid(), signal.SIGKILL)  # as a decoder that crashes: whoever describes it
-            return describe(self, source, *options)
-
-        LocalDescriber.describe = dies
-
-    def __call__(self, row):
-        try:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return super().__call__(row)
-        super().__call__(row)
-        os.kill(os.getpid(), signal.SIGKILL)  # once: what it has stored is done again, and not doubled
-
-
-with tessera.Gallery(gallery) as opened:
-    units = make_units(sources, lambda *problem: print(problem, file=sys.stderr))
-    report = run_on_ray(units, opened._store, "local", actor=Dies, actors=2)
-    print(json.dumps(report.to_json()))
-"""
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra 'ray' is not installed")
-def test_workers_of_ray_write_shards_and_a_dead_ones_unit_is_done_again(
-    tmp_path: Path, small_bundle: Path, painter: Painter, engine: str
-) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    for i in range(40):
-        painter(tmp_path / "photos" / f"{i}.png", i)
-    (tmp_path / "photos" / "39.png").write_bytes(b"no picture")
-    for start in (0, 10):
-        with tarfile.open(tmp_path / f"{start:02d}.tar", "w") as tar:
-            for i in range(start, start + 10):
-                tar.add(tmp_path / "photos" / f"{i}.png", f"{i}.png")
-    listed = [str(tmp_path / "photos" / f"{i}.png") for i in range(20, 40)]
-    parquet.write_table(pa.table({"path": listed}), tmp_path / "list.parquet", row_group_size=10)
-    with tessera.Gallery(
-        tmp_path / "gallery", small_bundle, engine=engine, catalog="remote", storage=str(tmp_path / "storage")
-    ) as opened:
-        assert len(opened) == 0
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}
-    poison = tmp_path / "photos" / "33.png"
-    words = [tmp_path / "gallery", tmp_path / "killed", poison, tmp_path / "00.tar", tmp_path / "10.tar"]
-    answer = subprocess.run(
-        [sys.executable, "-c", _ON_RAY, *map(str, words), (tmp_path / "list.parquet").as_uri()],
-        capture_output=True, text=True, check=False, timeout=800, env=environment,
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr[-3000:]
-    assert (tmp_path / "killed").exists()
-    with tessera.Gallery(tmp_path / "gallery") as opened:
-        assert len(opened) == 38
-        failed = {Path(record.path).name: record.error for record in opened.failures()}
-        assert set(failed) == {"33.png", "39.png"}
-        assert "ended the process" in (failed["33.png"] or "")
-        assert opened.check().ok
-        again = opened.index(*map(str, words[3:]), (tmp_path / "list.parquet").as_uri())  # goes on: nothing is left
-        assert (again.added, again.unchanged, again.images) == (0, 38, 38)

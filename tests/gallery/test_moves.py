@@ -97,7 +97,7 @@ def test_a_name_that_is_moved_onto_another_is_said(
 def test_a_file_out_of_reach_has_not_moved(
     labelled: tessera.Gallery, photo_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tessera.gallery.ingest import moves
+    from tessera.gallery.ingest.planning import moves
     from tessera.gallery.ingest.sources import FoundFile
 
     shutil.copy2(photo_folder / "photo0.png", photo_folder / "copy.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -9,32 +10,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import tessera
-from tessera.errors import GalleryLockedError
+from tessera.errors import GalleryError, GalleryLockedError
 from tessera.gallery import store
 from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.lock import writer_lock
 
 COMMAND = [sys.executable, "-m", "tessera.cli.main"]
-PICTURES = 240  # so many that a run does not end between a look at the catalogue and the signal
-
-
-def many_pictures(folder: Path, count: int) -> Path:
-    """Pictures that take a moment to decode; what follows a JPEG's end makes each content another."""
-    folder.mkdir()
-    Image.effect_noise((640, 480), 60).convert("RGB").save(folder / "base.jpg", quality=80)
-    content = (folder / "base.jpg").read_bytes()
-    for i in range(count):
-        path = folder / f"{i:04}.jpg"
-        path.write_bytes(content + str(i).encode())
-        os.utime(path, (1, 1))
-    (folder / "base.jpg").unlink()
-    return folder
+PICTURES = 96  # more than a run stores at once: it does not end between a look at the catalogue and the signal
 
 
 def stored(gallery_dir: Path) -> dict[bytes, int]:
@@ -60,7 +49,9 @@ def wait_for(gallery_dir: Path, count: int) -> dict[bytes, int]:
     raise AssertionError("the other process stored nothing within five minutes")
 
 
-def test_a_killed_run_loses_nothing_and_is_gone_on_with(tmp_path: Path, small_bundle: Path) -> None:
+def test_a_killed_run_loses_nothing_and_is_gone_on_with(
+    tmp_path: Path, small_bundle: Path, many_pictures: Callable[[Path, int], Path]
+) -> None:
     photos, folder = many_pictures(tmp_path / "photos", PICTURES), tmp_path / "gallery"
     command = [*COMMAND, "index", str(photos), "-g", str(folder), "--model", str(small_bundle)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -78,7 +69,9 @@ def test_a_killed_run_loses_nothing_and_is_gone_on_with(tmp_path: Path, small_bu
     assert after.items() <= stored(folder).items()
 
 
-def test_readers_go_on_while_another_process_writes(tmp_path: Path, small_bundle: Path) -> None:
+def test_readers_go_on_while_another_process_writes(
+    tmp_path: Path, small_bundle: Path, many_pictures: Callable[[Path, int], Path]
+) -> None:
     photos, folder = many_pictures(tmp_path / "photos", PICTURES), tmp_path / "gallery"
     command = [*COMMAND, "index", str(photos), "-g", str(folder), "--model", str(small_bundle)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -99,6 +92,20 @@ def test_readers_go_on_while_another_process_writes(tmp_path: Path, small_bundle
     assert len(stored(folder)) == PICTURES
 
 
+def test_a_full_disk_does_not_keep_anybody_from_searching(filled: Path, photo_folder: Path) -> None:
+    """SQLite wants to make a file of 32 KB beside the catalogue even to read it."""
+    command = [*COMMAND, "search", str(photo_folder / "photo0.png"), "--json", "-g", str(filled)]
+    full = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )
+    assert full.returncode == 0, full.stderr
+    assert json.loads(full.stdout)["results"][0]["path"] == str(photo_folder / "photo0.png")
+
+
 def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path, small_bundle: Path, photo_folder: Path) -> None:
     folder = tmp_path / "gallery"
     with tessera.Gallery(folder, small_bundle) as gallery:
@@ -107,7 +114,7 @@ def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path, small_bundle: Pat
     more = tmp_path / "more"
     more.mkdir()
     picture = (photo_folder / "photo0.png").read_bytes()
-    for i in range(600):
+    for i in range(200):
         (more / f"{i}.png").write_bytes(picture + str(i).encode())
 
     def limit_files() -> None:
@@ -126,7 +133,7 @@ def test_a_full_disk_says_so_and_loses_nothing(tmp_path: Path, small_bundle: Pat
     assert "Traceback" not in done.stderr
     with tessera.Gallery(folder) as gallery:
         assert set(expected) <= {hit.id for hit in gallery.search(photo_folder / "photo0.png", 10_000)}
-        assert gallery.index(more).images == 608
+        assert gallery.index(more).images == 208
         assert gallery.check().ok
 
 
@@ -236,6 +243,39 @@ def test_opening_waits_for_whoever_is_making_the_gallery_and_keeps_its_choice(
         Catalog(half_made / "catalog.sqlite").prepare()
         with pytest.raises(GalleryLockedError, match="is being written"):
             tessera.Gallery(half_made, create=False)
+
+
+def test_who_only_looks_at_a_gallery_that_is_being_made_does_not_choose_for_its_maker(
+    tmp_path: Path, small_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, between and after the maker's steps; a maker that was killed there leaves no gallery behind."""
+    folder, seen, prepare = tmp_path / "gallery", [], Catalog.prepare
+
+    def look() -> None:
+        try:
+            tessera.Gallery(folder, create=False).close()
+            seen.append("a gallery")
+        except GalleryError as error:
+            seen.append(type(error).__name__)
+
+    def prepare_and_look(catalog: Catalog) -> None:
+        look()
+        prepare(catalog)
+        look()
+
+    monkeypatch.setattr(store, "_MAKING_S", 0.0)
+    monkeypatch.setattr(Catalog, "prepare", prepare_and_look)
+    with tessera.Gallery(folder, small_bundle, codec="pq8") as gallery:
+        assert gallery.stats()["codec"] == "pq8"
+    look()
+    assert seen == ["GalleryError", "GalleryLockedError", "a gallery"]
+    half_made = tmp_path / "half-made"
+    half_made.mkdir()
+    prepare(Catalog(half_made / "catalog.sqlite"))
+    with pytest.raises(GalleryError, match="There is no gallery"):
+        tessera.Gallery(half_made, create=False)
+    with tessera.Gallery(half_made, small_bundle, codec="pq8") as gallery:
+        assert gallery.stats()["codec"] == "pq8"
 
 
 _FORKING = """

@@ -6,7 +6,10 @@ import os
 import random
 import resource
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -16,6 +19,7 @@ import pytest
 
 import tessera
 from tessera.errors import GalleryDamagedError, GalleryError, TesseraError
+from tessera.gallery.catalog.commit_mark import CommitMark, put_mark
 from tessera.gallery.check import check_catalog_file
 
 Painter = Callable[..., Path]
@@ -378,3 +382,123 @@ def test_damage_in_every_table_is_found_and_repaired(
         assert gallery.search(photo_folder / "new.png", 1)[0].path == str(photo_folder / "new.png")
         assert gallery.search(photo_folder / "photo0.png", 1)[0].path == str(photo_folder / "photo0.png")
         assert gallery.check().ok
+
+
+COMMITTED_THEN_KILLED = """
+import os, signal, sys, tessera
+gallery = tessera.Gallery(sys.argv[1], sys.argv[2])
+for path in sys.argv[3:]:
+    gallery.index(path, metadata={"note": "here"})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="session")
+def killed_original(tmp_path_factory: pytest.TempPathFactory, small_bundle: Path, many_photos: Path) -> Path:
+    """A gallery as a killed writer leaves it: ten pictures, each committed by itself, most of them in the log."""
+    folder = tmp_path_factory.mktemp("killed") / "gallery"
+    photos = [str(many_photos / f"{i:03}.png") for i in range(10)]
+    command = [sys.executable, "-c", COMMITTED_THEN_KILLED, str(folder), str(small_bundle), *photos]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "saved"),
+    [
+        ("flip in the head", 9),
+        ("flip in the first frame", 9),
+        ("flip in the middle", 9),
+        ("flip in the last frame", 9),
+        ("cut", 1),
+        ("deleted", 0),
+        ("zeros", 0),
+    ],
+)
+def test_a_log_that_lost_what_was_committed_is_damage_and_is_read_past_it(
+    killed_original: Path, tmp_path: Path, many_photos: Path, damage: str, saved: int
+) -> None:
+    """SQLite takes such a log for a shorter one, and an index would go on to show ids that are given anew."""
+    folder = Path(shutil.copytree(killed_original, tmp_path / "gallery"))
+    log = folder / f"{NAME}-wal"
+    content = bytearray(log.read_bytes())
+    places = {"head": 17, "first frame": 60, "middle": len(content) // 2, "last frame": len(content) - 99}
+    if damage.startswith("flip"):
+        content[places[damage.removeprefix("flip in the ")]] ^= 4
+    elif damage == "cut":
+        del content[len(content) // 2 :]
+    elif damage == "zeros":
+        content = bytearray(len(content))
+    (folder / f"{NAME}-shm").unlink()
+    log.unlink()
+    if damage != "deleted":
+        log.write_bytes(content)
+    with pytest.raises(GalleryDamagedError, match="lost what was stored last"):
+        names(folder)
+    with pytest.raises(GalleryDamagedError, match="check --repair"), tessera.Gallery(folder) as gallery:
+        gallery.index(many_photos / "010.png")  # nobody writes over what is left either
+    assert "lost what was stored last" in check_catalog_file(folder, repair=False)[0].message
+    assert check_catalog_file(folder, repair=True)[0].repaired
+    assert check_catalog_file(folder, repair=False) == []
+    with tessera.Gallery(folder) as gallery:
+        assert gallery.check(repair=True).ok
+        assert gallery.check().ok
+        assert gallery.count("note=here") >= saved
+        for i in range(11):
+            gallery.index(many_photos / f"{i:03}.png")
+        assert len(gallery) == 11
+        paths = [record.path for record in gallery.images()]
+        assert len(set(paths)) == 11
+
+
+def test_an_older_copy_of_the_catalogue_is_refused_until_it_is_accepted(
+    filled: Path, tmp_path: Path, photo_folder: Path
+) -> None:
+    older = shutil.copy(filled / NAME, tmp_path / "older.sqlite")
+    with tessera.Gallery(filled) as gallery:
+        gallery.remove(photo_folder / "photo2.png")
+    shutil.copy(older, filled / NAME)
+    with pytest.raises(GalleryDamagedError, match="an older copy was put here"):
+        names(filled)
+    check_catalog_file(filled, repair=True)
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.check(repair=True).ok
+        assert len(gallery) == 8
+
+
+def test_a_mark_that_is_damaged_or_of_another_gallery_says_nothing(filled: Path) -> None:
+    mark = filled / f"{NAME}.committed"
+    whole = mark.read_bytes()
+    for place in range(len(whole)):
+        mark.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert check_catalog_file(filled, repair=False) == [], place
+    mark.write_bytes(b"")
+    assert len(names(filled)) == 8
+    put_mark(filled / NAME, CommitMark("0" * 32, 999))
+    assert len(names(filled)) == 8
+
+
+@pytest.mark.parametrize("lost", [["local_features"], ["local_features", "images"]])
+def test_local_features_that_a_repair_cannot_save_are_made_again(
+    filled: Path, photo_folder: Path, lost: list[str]
+) -> None:
+    path = filled / NAME
+    content, size = bytearray(path.read_bytes()), page_size(path)
+    with closing(sqlite3.connect(path)) as connection:
+        for (root,) in connection.execute(
+            f"SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name IN ({','.join('?' * len(lost))})", lost
+        ):
+            content[(root - 1) * size : root * size] = b"\xff" * size
+    path.write_bytes(content)
+    away = photo_folder.rename(photo_folder.with_name("away"))
+    check_catalog_file(filled, repair=True)
+    with tessera.Gallery(filled) as gallery:
+        assert gallery.check(repair=True).ok
+        said = [finding.message for finding in gallery.check().findings]
+        assert any("Local features were lost" in message for message in said) == (lost == ["local_features"])
+        assert gallery.stats()["local_features"]["images"] == 0
+        away.rename(photo_folder)
+        gallery.index(photo_folder)  # the files are back
+        assert gallery.stats()["local_features"]["images"] == 8
+        assert gallery.check().findings == []
+        assert gallery.search(photo_folder / "photo0.png", 1)[0].verified

@@ -12,6 +12,7 @@ import pytest
 import tessera
 from tessera.errors import GalleryError
 from tessera.gallery.catalog import schema
+from tessera.gallery.catalog.checksums import GUARDED
 
 NAME = "catalog.sqlite"
 
@@ -61,6 +62,27 @@ def test_an_upgrade_that_is_interrupted_changes_nothing(old: Path, monkeypatch: 
         assert connection.execute("PRAGMA user_version").fetchone() == (2,)
     with tessera.Gallery(folder) as gallery:
         assert len(gallery) == 6
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_column_that_an_old_checksum_gains_is_sealed(
+    version: int, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As CONTRIBUTING says how a column is added: a new gallery has it, and so has one of any version."""
+    guard = "images.facts_checksum"
+    column = ("ALTER TABLE images ADD COLUMN rating INTEGER NOT NULL DEFAULT 3", schema.Seal(guard))
+    monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, column])
+    monkeypatch.setitem(GUARDED, guard, (*GUARDED[guard], "rating"))
+    with tessera.Gallery(old / "gallery.tessera" if version else tmp_path / "new", old / "bundle") as gallery:
+        gallery.index(old / "photos")
+        with gallery._catalog.read() as snapshot:
+            assert list(snapshot.query("SELECT DISTINCT rating FROM images")) == [(3,)]
+            assert snapshot.damaged_rows(guard) == []
+        with gallery._catalog.write() as batch:
+            batch.query("UPDATE images SET rating = 4 WHERE id = 3")
+            assert batch.damaged_rows(guard) == [3]
+            batch.query("UPDATE images SET rating = 3 WHERE id = 3")
+    schema._tables_of_version.cache_clear()
 
 
 def test_a_newer_gallery_is_refused_and_not_touched(filled: Path) -> None:

@@ -9,18 +9,23 @@ from typing import Any, Literal
 
 from tessera.errors import BundleDamagedError, ModelError
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
-from tessera.gallery.catalog.damage import file_damage, row_damage
 from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.catalog.paths import from_blob, printable, to_blob
-from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished, salvage_catalog
-from tessera.gallery.ingest.local_describer import fill_local_features
+from tessera.gallery.catalog.repair.damage import file_damage, row_damage
+from tessera.gallery.catalog.repair.salvage import finish_repair, repair_is_unfinished, salvage_catalog
+from tessera.gallery.gallery_folder import LOCAL_NAME
+from tessera.gallery.ingest.filling import features_were_lost, restore_local_features
 from tessera.gallery.ingest.sources import look_at
-from tessera.gallery.store import LOCAL_NAME, Store
+from tessera.gallery.store import Store
 from tessera.local.feature_cache import FeatureCache, find_damage
 from tessera.storage import hash_file, set_aside
 
 _SHOWN_FILES = 20
 _PAGE_ROWS = 1000
+_LOST_FEATURES = (
+    "Local features were lost with a damaged catalogue: searches find less by parts. `tessera index` and "
+    "`tessera check --repair` make them again, of the pictures whose files are there."
+)
 
 
 @dataclass(frozen=True)
@@ -87,14 +92,7 @@ def check_gallery(store: Store, *, repair: bool, deep: bool = False) -> CheckRep
     if repair and report.findings:
         store.forget_engine()  # what it was opened with may have been damaged
     report.findings += _local_findings(store, repair=repair)
-    problems = store.engine.problems(store.catalog)
-    if problems and repair:
-        store.engine.rebuild(store.catalog)
-    report.findings += [Finding("damage", problem, repair) for problem in problems]
-    if not problems and (advice := _advice(store)):
-        if repair:
-            store.engine.rebuild(store.catalog)
-        report.findings += [Finding("note", message, repair) for message in advice]
+    _check_engine(store, report, repair=repair)
     _check_local_features(store, report, repair=repair)
     _look_at_files(store.catalog, report)
     if deep:
@@ -103,23 +101,43 @@ def check_gallery(store: Store, *, repair: bool, deep: bool = False) -> CheckRep
     return report
 
 
+def _check_engine(store: Store, report: CheckReport, *, repair: bool) -> None:
+    """What is wrong with the index, and what was only not finished."""
+    notes = store.engine.unfinished(store.catalog)
+    if notes and repair:
+        store.engine.refresh(store.catalog, writing=True)
+    problems = store.engine.problems(store.catalog)
+    advice = [] if problems or notes else _advice(store)
+    if repair and (problems or advice):
+        store.engine.rebuild(store.catalog)
+    report.findings += [Finding("damage", problem, repair) for problem in problems]
+    report.findings += [Finding("note", message, repair) for message in (*notes, *advice)]
+
+
 def _check_local_features(store: Store, report: CheckReport, *, repair: bool) -> None:
     """The local features in the catalogue, and the inverted file that is derived from them."""
     with store.catalog.read() as snapshot:
-        if not snapshot.has_local_features:
+        were_lost = features_were_lost(snapshot)
+        if not (snapshot.has_local_features or were_lost):
             return
         damaged = snapshot.damaged_local_features()
+    if damaged and repair:
+        with store.catalog.write() as batch:
+            batch.drop_local_features(damaged)
+    if repair and (damaged or were_lost):
+        restore_local_features(store.catalog, store.local_describer)
     if damaged:
-        if repair:
-            with store.catalog.write() as batch:
-                batch.drop_local_features(damaged)
-            fill_local_features(store.catalog, store.local_describer)
         message = f"The local features of {len(damaged)} images are not what was stored. Repaired, they are made again."
         report.findings.append(Finding("damage", message, repair))
-    problems = store.postings.problems(store.catalog)
-    if repair and (problems or damaged):
+    if were_lost:
+        with store.catalog.read() as snapshot:
+            are_back = not features_were_lost(snapshot)
+        report.findings.append(Finding("note", _LOST_FEATURES, are_back))
+    problems, unfinished = store.postings.problems(), store.postings.unfinished(store.catalog)
+    if repair and (problems or unfinished or damaged or were_lost):
         store.postings.rebuild(store.catalog)
     report.findings += [Finding("damage", problem, repair) for problem in problems]
+    report.findings += [Finding("note", message, repair) for message in unfinished]
 
 
 def _model_findings(store: Store) -> list[Finding]:
@@ -173,8 +191,8 @@ def _look_at_files(catalog: Catalog, report: CheckReport) -> None:
         report.findings.append(
             Finding(
                 "note",
-                f"{report.missing_files} files are not there any more: {', '.join(shown)}{more}. They can still be "
-                "found; `tessera index FOLDER --prune` takes them out.",
+                f"Not there any more: {', '.join(shown)}{more} ({report.missing_files} altogether). What is gone can "
+                "still be found; `tessera index FOLDER --prune` takes it out.",
             )
         )
 

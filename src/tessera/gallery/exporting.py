@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import GalleryError, MissingExtraError, UsageError
+from tessera.errors import GalleryError, MissingExtraError, UsageError, as_utf8
 from tessera.gallery.catalog.filters import Where
-from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.catalog.records import Record
+from tessera.gallery.cells import guard_cell
 from tessera.storage import atomic_path
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _write_parquet(path: Path, parts: Iterator[Part], total: int, dim: int, _: P
         for records, descriptors in parts:
             columns: list[Any] = [
                 arrow.array([record.id for record in records], arrow.int64()),
-                arrow.array([_plain(record.path) for record in records], arrow.string()),
+                arrow.array([as_utf8(record.path) for record in records], arrow.string()),
                 arrow.array([json.dumps(record.metadata) for record in records], arrow.string()),
                 arrow.FixedSizeListArray.from_arrays(arrow.array(descriptors.ravel(), arrow.float32()), dim),
             ]
@@ -120,11 +121,6 @@ def _write_faiss(path: Path, parts: Iterator[Part], total: int, dim: int, output
             table.writerow(("id", "path"))
             for records, descriptors in parts:
                 index.add_with_ids(descriptors, np.array([record.id for record in records], np.int64))
-                table.writerows((record.id, _plain(record.path)) for record in records)
+                table.writerows((record.id, guard_cell(as_utf8(record.path))) for record in records)
         faiss.write_index(index, str(path))
     return total
-
-
-def _plain(path: str) -> str:
-    """A path as UTF-8; bytes that are none are spelt out."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

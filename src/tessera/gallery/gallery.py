@@ -15,31 +15,28 @@ import numpy.typing as npt
 
 from tessera.data.boxes import Box
 from tessera.data.images import DEFAULT_LIMITS, Limits
-from tessera.errors import GalleryError, TesseraError, UsageError, unknown_name
-from tessera.gallery.catalog import browsing
-from tessera.gallery.catalog.batch import Batch
-from tessera.gallery.catalog.browsing import Place
-from tessera.gallery.catalog.catalog import CATALOG_NAME
+from tessera.errors import TesseraError, UsageError, unknown_name
 from tessera.gallery.catalog.filters import Where, parse_where
 from tessera.gallery.catalog.metadata import encode_metadata
-from tessera.gallery.catalog.paths import printable, to_blob
-from tessera.gallery.catalog.snapshot import Record, Snapshot
-from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.catalog.paths import to_blob
+from tessera.gallery.catalog.records import Record
+from tessera.gallery.describing.describer import Describer
+from tessera.gallery.engines.engine import absolute_engine
+from tessera.gallery.gallery_organiser import GalleryOrganiser
 from tessera.gallery.ingest.sources import Source, look_at, resolve_source
+from tessera.gallery.removing import PathOrId, remove_images
 from tessera.gallery.results import Hit, IndexProgress, IndexReport, Problem, SearchResult
 from tessera.gallery.search.local_feature_index import LocalFeatureIndex
 from tessera.gallery.search.query import Query, QueryPicture
 from tessera.gallery.search.search_options import SearchOptions
 from tessera.gallery.search.searcher import Searcher
 from tessera.gallery.search.stream import stream_answers
-from tessera.gallery.store import LOCAL_NAME, Store, absolute_engine
+from tessera.gallery.store import Store
 
 if TYPE_CHECKING:  # a search needs none of these, and would wait for them
     from tessera.gallery.check import CheckReport
     from tessera.gallery.ingest.importing import DescribedImage
     from tessera.gallery.ingest.indexing import ProgressCallback
-    from tessera.gallery.organise.duplicates import CopyGroup
-    from tessera.gallery.organise.groups import PhotoGroup
 
 __all__ = [
     "Gallery",
@@ -52,10 +49,9 @@ __all__ = [
 ]
 
 _MANY = 1000
-PathOrId = str | os.PathLike[str] | int
 
 
-class Gallery:
+class Gallery(GalleryOrganiser):
     """A collection of images that can be searched, in the folder `path`.
 
     model: a packaged model's name or a bundle's folder; codec, engine: how it is searched. Each is the gallery's own
@@ -154,6 +150,19 @@ class Gallery:
         blob = to_blob(path)
         return self._index([Source("file", blob, blob)], metadata=metadata)
 
+    def follow(
+        self,
+        *folders: str | os.PathLike[str],
+        links_within: Sequence[str | os.PathLike[str]],
+        prune: bool = True,
+    ) -> IndexReport:
+        """As `index`, of folders that others may write into.
+
+        links_within: symbolic links that lead out of these folders are passed over. Otherwise a link would publish
+        files that its author may not read.
+        """
+        return self._index([resolve_source(folder, links_within) for folder in folders], metadata=None, prune=prune)
+
     def _index(
         self,
         found: Sequence[Source],
@@ -166,9 +175,9 @@ class Gallery:
         local: str | None = None,
         video: bool = False,
     ) -> IndexReport:
+        from tessera.gallery.ingest.filling import features_were_lost, restore_local_features
         from tessera.gallery.ingest.indexing import IndexRun
-        from tessera.gallery.ingest.local_describer import fill_local_features
-        from tessera.gallery.ingest.plan import Plan
+        from tessera.gallery.ingest.planning.plan import Plan
         from tessera.gallery.ingest.rebuilding import ensure_model
 
         started = time.perf_counter()
@@ -193,8 +202,15 @@ class Gallery:
             self._store.ensure_codec()
             if report.added + report.changed >= _MANY:
                 self.describer.release()  # an index of many is about to be made: not both in memory at once
+            with self._catalog.read() as snapshot:
+                were_lost = features_were_lost(snapshot)
+            if rebuild or were_lost:
+                restored = restore_local_features(self._catalog, self._store.local_describer, _told(progress))
+                if restored and not rebuild:
+                    self._store.postings.rebuild(self._catalog)
             if rebuild:
-                fill_local_features(self._catalog, self._store.local_describer, _told(progress))
+                with self._catalog.write() as batch:  # of pictures whose files have gone
+                    batch.drop_earlier_features(self._store.local_describer.model.fingerprint)
             if rebuild and not switched:
                 self._store.rebuild_indexes()
             self._store.write_indexes()
@@ -292,7 +308,7 @@ class Gallery:
         return stored
 
     def writing(self) -> AbstractContextManager[None]:
-        """Be the one writer for a block: whoever keeps files beside the gallery changes them only there."""
+        """Hold the writer's lock for a block: files that are kept beside the gallery are changed only inside one."""
         return self._store.write()
 
     def remove(self, paths: PathOrId | Iterable[PathOrId], *, ignore: bool = True) -> int:
@@ -303,17 +319,7 @@ class Gallery:
         """
         given = [paths] if isinstance(paths, str | os.PathLike | int) else list(paths)
         with self._store.write():
-            with self._catalog.write() as batch:
-                ids: set[int] = set()
-                for item in given:
-                    found = _ids_of(batch, item)
-                    if ignore and found:
-                        _ignore(batch, item, found)
-                    if not found:
-                        what = f"an image with the id {item}" if isinstance(item, int) else printable(item)
-                        raise GalleryError(f"The gallery does not hold {what}. Nothing was removed.")
-                    ids.update(found)
-                removed = batch.remove(sorted(ids))
+            removed = remove_images(self._catalog, given, ignore=ignore)
             self._store.write_indexes()
         return removed
 
@@ -326,58 +332,6 @@ class Gallery:
         """Let `index` take a folder or a picture again."""
         with self._store.write(), self._catalog.write() as batch:
             batch.unignore(to_blob(path))
-
-    def duplicates(
-        self,
-        *,
-        where: Where | None = None,
-        renew: bool = True,
-        progress: Callable[[int, int], None] = lambda *_: None,
-    ) -> list[CopyGroup]:
-        """Exact and near copies (resized, recompressed, cropped, turned, framed, written on), in groups.
-
-        Of each group, which picture to keep and why. where: only among images that meet these conditions. renew False:
-        compare nothing, and give what is known from the last time. Others may write meanwhile.
-        """
-        from tessera.gallery.organise.duplicates import find_duplicates, read_duplicates
-
-        if not renew:
-            return read_duplicates(self._store, self._matching(where))
-        return find_duplicates(self._store, self._matching(where), progress)
-
-    def groups(self, *, renew: bool = True, progress: Callable[[int, int], None] = lambda *_: None) -> list[PhotoGroup]:
-        """Photos of the same place or thing, in groups with a cover each, the largest first.
-
-        Only pairs that were never compared are compared now. The groups are kept: `record(id).group_id` says which
-        group an image is in. renew False: the groups as they were found last. Others may write meanwhile.
-        """
-        from tessera.gallery.organise.groups import find_groups, read_groups
-
-        if not renew:
-            return read_groups(self._store)
-        return find_groups(self._store, progress)
-
-    def take_apart(self, ids: Iterable[int]) -> None:
-        """Say that these images are no copies of each other: `duplicates` does not join them again."""
-        from tessera.gallery.organise.apart import take_apart
-        from tessera.gallery.organise.duplicates import PAIR_KIND
-
-        with self._store.write():
-            take_apart(self._store, PAIR_KIND, [int(image_id) for image_id in ids])
-
-    def leave_group(self, image_id: int) -> None:
-        """Say that an image does not show what its group shows: it leaves, and `groups` does not join them again."""
-        from tessera.gallery.organise.apart import take_apart
-        from tessera.gallery.organise.groups import PAIR_KIND, join_groups, read_groups
-
-        with self._store.write():
-            for group in read_groups(self._store):
-                members = [record.id for record in group.images]
-                if image_id in members:
-                    take_apart(self._store, PAIR_KIND, [other for other in members if other != image_id], image_id)
-                    join_groups(self._store)
-                    return
-            raise UsageError(f"The image {image_id} is in no group.")
 
     def explain(self, query: Query, image_id: int, *, box: Box | None = None) -> Any:
         """Why an image of the gallery resembles a query: the places that agree, and what each pair of tokens added."""
@@ -396,39 +350,12 @@ class Gallery:
             query_part, other_part, match_pair(reranker, *(picture.pixels(reranker.size) for picture in pictures))
         )
 
-    def _matching(self, where: Where | None) -> list[int] | None:
-        """The ids of the images that meet conditions; None where there are none, which is all."""
-        conditions = parse_where(where)
-        if not conditions:
-            return None
-        with self._catalog.read() as snapshot:
-            return [int(image_id) for image_id in snapshot.matching_ids(conditions)]
-
     def stats(self) -> dict[str, Any]:
         """How many images, of which model, searched how, and what it all takes."""
+        from tessera.gallery.stats import collect_stats
+
         self.refresh()
-        with self._catalog.read() as snapshot:
-            images, contents = snapshot.searchable, snapshot.count_contents()
-            stored = {key: snapshot.setting(key) for key in ("model", "fingerprint", "dim", "codec", "engine")}
-            generation, failed, ignored = snapshot.generation, snapshot.count_failed(), len(snapshot.ignored())
-            local: dict[str, Any] = {"images": 0, "bytes": 0}
-            if snapshot.has_local_features:
-                count, size = snapshot.count_local_features(self._store.local_describer.model.fingerprint)
-                local = {"images": count, "bytes": size, "index": self._store.postings.describe()}
-        files = [path for path in self.path.glob(f"{CATALOG_NAME}*") if path.is_file()]
-        return {
-            "gallery": str(self.path),
-            "images": images,
-            "failed": failed,
-            "ignored": ignored,
-            "copies": images - contents,
-            **stored,
-            "generation": generation,
-            "catalog_bytes": sum(path.stat().st_size for path in files),
-            "local_bytes": sum(path.stat().st_size for path in self.path.glob(f"{LOCAL_NAME}*")),
-            "index": self._store.engine.describe(),
-            "local_features": local,
-        }
+        return collect_stats(self._store)
 
     def check(self, *, repair: bool = False, deep: bool = False) -> CheckReport:
         """Look for damage in the catalogue, the index and the files; with repair, put right what can be.
@@ -448,100 +375,11 @@ class Gallery:
         with self._store.write():
             self._store.replace_engine(absolute_engine(engine))
 
-    def descriptors(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
-        """The stored descriptors, N D, of these images."""
-        wanted = [int(image_id) for image_id in ids]
-        with self._catalog.read() as snapshot:
-            found = snapshot.descriptors(wanted)
-            dim = int(snapshot.setting("dim", 0) or 0)
-        lacking = [image_id for image_id in wanted if image_id not in found]
-        if lacking:
-            raise GalleryError(
-                f"The gallery has no image with the id {lacking[0]}. It may have been removed or changed."
-            )
-        rows = [found[image_id].astype(np.float32) for image_id in wanted]
-        return np.stack(rows) if rows else np.empty((0, dim), np.float32)
-
     def export_descriptors(self, output: str | os.PathLike[str], *, where: Where | None = None) -> int:
         """Write ids, paths, metadata and descriptors to a .npz, .parquet or .faiss file; how many there were."""
         from tessera.gallery.exporting import export_descriptors
 
         return export_descriptors(self, Path(output), where=where)
-
-    def record(self, image_id: int) -> Record | None:
-        """What the gallery knows of an image, or None."""
-        with self._catalog.read() as snapshot:
-            return snapshot.records([image_id]).get(image_id)
-
-    def records(self, ids: Iterable[int]) -> dict[int, Record]:
-        """What the gallery knows of these images; an id that is not there is left out."""
-        with self._catalog.read() as snapshot:
-            return snapshot.records([int(image_id) for image_id in ids])
-
-    def find(self, path: str | os.PathLike[str]) -> Record | None:
-        """The record of a picture by its path, or None."""
-        blob = to_blob(path)
-        with self._catalog.read() as snapshot:
-            known = snapshot.lookup([blob]).get(blob)
-            return None if known is None else snapshot.records([known.id]).get(known.id)
-
-    def holds(self, path: str | os.PathLike[str]) -> bool:
-        """Whether there is an image at a path or below it."""
-        with self._catalog.read() as snapshot:
-            return next(snapshot.stream_under(to_blob(path), searchable=True), None) is not None
-
-    def count(self, where: Where | None = None) -> int:
-        """How many images meet the conditions."""
-        conditions = parse_where(where)
-        with self._catalog.read() as snapshot:
-            return snapshot.count_matching(conditions)
-
-    def images(
-        self,
-        *,
-        after_id: int = 0,
-        limit: int = 100,
-        where: Where | None = None,
-        order: str = "added",
-        month: str | None = None,
-    ) -> list[Record]:
-        """A page of images; go on with `after_id` of the last one. order: added, newest, oldest or name.
-
-        month: only those of a month that `months` gives, "" for those without a date.
-        """
-        conditions = parse_where(where)
-        with self._catalog.read() as snapshot:
-            if order == "added" and month is None:
-                return snapshot.page(after_id=after_id, limit=limit, state="ok", conditions=conditions)
-            return browsing.sorted_page(
-                snapshot, order=order, after_id=after_id, limit=limit, conditions=conditions, month=month
-            )
-
-    def months(self, where: Where | None = None) -> dict[str, int]:
-        """How many images are from each month, the last first; "" for those without a date."""
-        conditions = parse_where(where)
-        with self._catalog.read() as snapshot:
-            return browsing.count_by_month(snapshot, conditions)
-
-    def folders(self) -> dict[str, int]:
-        """How many images lie in or below each folder, as `where="folder=…"` takes it."""
-        with self._catalog.read() as snapshot:
-            return browsing.count_by_folder(snapshot, to_blob(self.path))
-
-    def places(self, most: int = 100) -> list[Place]:
-        """Where photos were taken, to some two kilometres, those with most photos first."""
-        with self._catalog.read() as snapshot:
-            return browsing.find_places(snapshot, most)
-
-    def failures(self, *, after_id: int = 0, limit: int = 100) -> list[Record]:
-        """A page of the pictures that could not be read; `error` says why."""
-        with self._catalog.read() as snapshot:
-            return snapshot.page(after_id=after_id, limit=limit, state="failed", conditions=())
-
-    def facets(self, values_a_key: int = 20) -> dict[str, dict[str, int]]:
-        """Every metadata key with its most frequent values and how many images have each."""
-        with self._catalog.read() as snapshot:
-            return snapshot.facets(values_a_key)
 
     def refresh(self) -> None:
         """Catch up with what other processes have changed, as every search does first."""
@@ -549,18 +387,9 @@ class Gallery:
             self._store.refresh()
 
     @property
-    def generation(self) -> int:
-        """Grows with every change, by whatever process."""
-        return self._catalog.generation()
-
-    @property
     def describer(self) -> Describer:
         """The model that describes pictures for this gallery."""
         return self._store.describer
-
-    def __len__(self) -> int:
-        with self._catalog.read() as snapshot:
-            return snapshot.searchable
 
     def close(self) -> None:
         """Let go of files and connections. Nothing is lost without it."""
@@ -579,17 +408,3 @@ class Gallery:
 
 def _told(progress: ProgressCallback | None) -> Callable[[int, int], None] | None:
     return None if progress is None else lambda done, total: progress(IndexProgress(done, total, 0))
-
-
-def _ids_of(snapshot: Snapshot, item: PathOrId) -> list[int]:
-    if isinstance(item, int):
-        return [item] if snapshot.records([item]) else []
-    return [image_id for image_id, _ in snapshot.stream_under(to_blob(item))]
-
-
-def _ignore(batch: Batch, item: PathOrId, ids: list[int]) -> None:
-    """Write down what was named: a picture with its content, or a folder."""
-    record = batch.records(ids[:1])[ids[0]]
-    path = to_blob(record.path if isinstance(item, int) else item)
-    is_picture = path == to_blob(record.path)
-    batch.ignore(path, bytes.fromhex(record.content_hash) if is_picture and record.content_hash else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
@@ -50,7 +51,7 @@ class SearchResult(Sequence[Hit]):
     """The hits, best first, and how long it took: `timing_ms` has the keys embed, search and total.
 
     certain: whether the collection surely shows what was asked for; None where nothing was calibrated (by the
-    descriptor alone). turns: by how many quarter turns the query had to be turned to be found.
+    descriptor alone). degrees: by how many the query had to be turned, counter-clockwise, to be found.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class SearchResult(Sequence[Hit]):
         notes: Sequence[str] = (),
         *,
         certain: bool | None = None,
-        turns: int = 0,
+        degrees: int = 0,
     ) -> None:
         self.hits = list(hits)
         self.timing_ms = timing_ms
         self.notes = list(notes)
         self.certain = certain
-        self.turns = turns
+        self.degrees = degrees
 
     @overload
     def __getitem__(self, index: int) -> Hit: ...
@@ -137,6 +138,7 @@ class IndexReport:
     metadata_given: int = 0  # pictures that a list or the caller said something of
     metadata_read: int = 0  # pictures whose files said something of themselves
     seconds: float = 0.0
+    others: Counter[str] = field(default_factory=Counter)  # videos and pictures that are not read, by their endings
     problems: list[Problem] = field(default_factory=list)
     local: dict[str, Any] | None = None  # what became of the local features, where they were asked for
 
@@ -172,6 +174,7 @@ class IndexReport:
             "pruned": self.pruned,
             "passed_over": self.passed_over,
             "ignored": self.ignored,
+            "others": dict(self.others),
             "metadata": {"given": self.metadata_given, "read": self.metadata_read},
             "seconds": round(self.seconds, 3),
             "problems": [{"path": problem.path, "reason": problem.reason} for problem in self.problems],

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from tessera.errors import (
     BundleDamagedError,
@@ -27,19 +26,18 @@ from tessera.errors import (
     unknown_name,
 )
 from tessera.gallery.catalog.catalog import CATALOG_NAME, Catalog
-from tessera.gallery.catalog.lock import LOCK_NAME, writer_lock
+from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.catalog.paths import printable
-from tessera.gallery.catalog.salvage import finish_repair, repair_is_unfinished
+from tessera.gallery.catalog.repair.salvage import finish_repair, repair_is_unfinished
 from tessera.gallery.catalog.snapshot import Snapshot, stored_dim
-from tessera.gallery.engines.engine import Engine, Shown, open_engine, parse_engine
-from tessera.gallery.engines.postings_index import FOLDER as POSTINGS_FOLDER
+from tessera.gallery.describing.describer import Describer
+from tessera.gallery.describing.local_describer import LocalDescriber
+from tessera.gallery.engines.engine import Engine, Shown, absolute_engine, open_engine
 from tessera.gallery.engines.postings_index import PostingsIndex
-from tessera.gallery.ingest.describer import Describer
-from tessera.gallery.ingest.local_describer import LocalDescriber
+from tessera.gallery.gallery_folder import make_gallery_folder
 from tessera.gallery.view import View
 from tessera.index.codecs import CODECS
 from tessera.models.bundle import DEFAULT_MODEL
-from tessera.storage import make_folder, storage_error
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
@@ -49,8 +47,6 @@ log = logging.getLogger(__name__)
 DEFAULT_CODEC, DEFAULT_ENGINE = "auto", "faiss"
 # How long to wait for another process that makes the gallery: on a busy machine, importing FAISS alone takes seconds.
 _MAKING_S, _BETWEEN_TRIES_S = 30.0, 0.02
-LOCAL_NAME = "local.sqlite"  # local features, if they were asked for
-_OWN_NAMES = (CATALOG_NAME, LOCK_NAME, "index", "milvus.json", "remote.json", "frames", LOCAL_NAME, POSTINGS_FOLDER)
 
 
 class Store:
@@ -76,7 +72,9 @@ class Store:
     ) -> None:
         self.path = path
         self.catalog = Catalog(path / CATALOG_NAME)
-        self._asked_model = None if model is None else _absolute_folder(os.fspath(model))
+        self._asked_model = (
+            None if model is None else os.fspath(Path(model).absolute() if Path(model).is_dir() else model)
+        )
         self._asked_codec = _known_codec(codec)
         self._device, self._runtime, self._threads = device, runtime, threads
         self._in_background = reload == "background"
@@ -97,12 +95,12 @@ class Store:
                 finish_repair(self.catalog.path)
         if not self.catalog.path.is_file():
             if not create:
-                raise GalleryError(f"There is no gallery at {shown}. Make one with `tessera index PHOTOS -g {shown}`.")
-            self._make_folder(shown)
+                raise self._missing()
+            make_gallery_folder(self.path)
         give_up = time.monotonic() + _MAKING_S
         while True:
             try:
-                stored = self._make(engine)
+                stored = self._make(engine, create=create)
                 break
             except GalleryLockedError:
                 if time.monotonic() >= give_up:
@@ -114,16 +112,22 @@ class Store:
                 f"`tessera migrate --engine {engine}` changes that."
             )
 
-    def _make(self, engine: str | None) -> str:
-        """Prepare the catalogue and give a new gallery its settings, where no other process has; the engine it has."""
-        if self.catalog.needs_preparing():
-            with writer_lock(self.path):
-                self.catalog.prepare()
-        if (stored := self._stored_engine()) is not None:
+    def _make(self, engine: str | None, *, create: bool) -> str:
+        """Prepare the catalogue and give a new gallery its settings, where no other process has; the engine it has.
+
+        Under one lock: whoever came between the two would choose. Who only looks never chooses.
+        """
+        if not self.catalog.needs_preparing() and (stored := self._stored_engine()) is not None:
             return stored
         with writer_lock(self.path):
+            if self.catalog.needs_preparing():
+                self.catalog.prepare()
             if (stored := self._stored_engine()) is not None:
                 return stored
+            with self.catalog.read() as snapshot:
+                was_repaired = snapshot.highest_id() > 0  # and has lost its settings
+            if not (create or was_repaired):
+                raise self._missing()
             settings = {"engine": engine or DEFAULT_ENGINE, "codec": self._asked_codec or DEFAULT_CODEC}
             self._engine = self._open_engine(**settings)
             with self.catalog.write() as batch:
@@ -131,22 +135,13 @@ class Store:
                     batch.set(key, value)
         return settings["engine"]
 
+    def _missing(self) -> GalleryError:
+        shown = printable(self.path)
+        return GalleryError(f"There is no gallery at {shown}. Make one with `tessera index PHOTOS -g {shown}`.")
+
     def _stored_engine(self) -> str | None:
         with self.catalog.read() as snapshot:
-            stored: str | None = snapshot.setting("engine")
-        return stored
-
-    def _make_folder(self, shown: str) -> None:
-        try:
-            make_folder(self.path)
-            strange = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(_OWN_NAMES)]
-        except OSError as error:
-            raise storage_error(error, self.path) from error
-        if strange:
-            raise GalleryError(
-                f"{shown} is a folder with other things in it ({printable(strange[0])}) and no gallery. "
-                "Choose a new or empty folder with -g."
-            )
+            return cast("str | None", snapshot.setting("engine"))
 
     @contextlib.contextmanager
     def write(self) -> Iterator[None]:
@@ -387,40 +382,11 @@ class Store:
             self.catalog.close()
 
 
-def discard_empty(path: Path) -> None:
-    """Take away a gallery that holds nothing, and its folder if that is empty then: what a failed run has made."""
-    catalog = Catalog(path / CATALOG_NAME)
-    with contextlib.suppress(TesseraError, OSError), writer_lock(path):
-        try:
-            with catalog.read() as snapshot:
-                holds_something = snapshot.last_id() > 0 or bool(snapshot.ignored())
-        finally:
-            catalog.close()
-        if not holds_something:
-            for entry in path.iterdir():
-                if entry.name.startswith(_OWN_NAMES):
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            path.rmdir()
-
-
-def absolute_engine(name: str) -> str:
-    """An engine's name with the path of a Milvus Lite file made absolute, since commands run from anywhere."""
-    kind, target = parse_engine(name)
-    if kind == "milvus" and "://" not in target:
-        return f"milvus:{Path(target).absolute()}"
-    return name
-
-
 def _known_codec(codec: str | None) -> str | None:
     """The codec, if there is such a one: a mistyped name must not become the gallery's own."""
     if codec is not None and codec != DEFAULT_CODEC and codec not in CODECS:
         raise UsageError(unknown_name("codec", codec, [DEFAULT_CODEC, *CODECS]))
     return codec
-
-
-def _absolute_folder(model: str) -> str:
-    path = Path(model)
-    return str(path.absolute()) if path.is_dir() else model
 
 
 def _search_alone() -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tessera.gallery.catalog.snapshot import Ids, Snapshot
+from tessera.gallery.catalog.records import Ids
+from tessera.gallery.catalog.snapshot import Snapshot
 from tessera.gallery.engines.engine import Allowed, Index, Shown
 
 

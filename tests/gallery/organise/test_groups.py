@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,21 @@ def test_what_was_compared_is_kept_until_it_can_be_written(scenes: tuple[tessera
     again = ComparedPairs(gallery._store, "match")
     assert again.known == {(contents[0], contents[1]): 30.0, (contents[0], contents[2]): 0.0}
     assert not again.lacks(contents[1], contents[0])
+
+
+def test_who_compared_waits_for_another_writer(
+    scenes: tuple[tessera.Gallery, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """`index` holds the gallery for hours; an hour of comparing must not end with an error at its last step."""
+    gallery, _ = scenes
+    with ThreadPoolExecutor(2) as pool:
+        with writer_lock(gallery.path):
+            finding = [pool.submit(gallery.groups), pool.submit(gallery.duplicates)]
+            while sum("is being written by" in record.message for record in caplog.records) < 2:
+                assert not any(one.done() for one in finding)
+                time.sleep(0.05)
+        assert [len(group.images) for group in finding[0].result()] == [3, 2]
+        assert finding[1].result() == []
 
 
 def test_groups_survive_a_move_and_another_model(scenes: tuple[tessera.Gallery, Path], other_bundle: Path) -> None:

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import tessera
 from tessera.cli.main import app
-from tessera.errors import GalleryError, GalleryMismatchError, StorageError, UsageError
+from tessera.errors import GalleryDamagedError, GalleryError, GalleryMismatchError, StorageError, UsageError
 from tessera.gallery.remote.remote_collection import RemoteCollection
 from tessera.gallery.remote.remote_gallery import RemoteGallery
-from tessera.gallery.remote.shards import IMAGES, Shards
+from tessera.gallery.remote.shards import DAMAGED, FAILED, IMAGES, REMOVED, Shards
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
@@ -112,6 +112,20 @@ def test_an_image_is_its_content(
     assert gallery.check().ok
     assert gallery.check(repair=True).images == 7
     assert gallery.check().findings == []
+
+
+def test_a_copy_of_a_file_that_was_young_when_it_was_read_is_no_move(
+    opened: Callable[..., RemoteGallery], photo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a file has no time in the catalogue: it may change again within one tick of the clock."""
+    monkeypatch.setattr("tessera.gallery.ingest.reading._TICK_NS", 1 << 62)
+    gallery = opened()
+    gallery.index(photo_folder)
+    copy = photo_folder / "copy.png"
+    copy.write_bytes((photo_folder / "photo0.png").read_bytes())
+    report = gallery.index(copy)
+    assert (report.moved, report.reused, report.images) == (0, 1, 8)
+    assert gallery.find(photo_folder / "photo0.png") is not None
 
 
 def test_what_was_removed_stays_away_until_it_is_named(
@@ -253,3 +267,74 @@ def test_storage_that_denies_writing_is_said_before_anything_is_described(
     with pytest.raises(StorageError, match=r"may not be written: Access Denied\. Check its permissions"):
         gallery.index(photo_folder)
     assert Shards(f"memory://{tmp_path.name}").names(IMAGES) == []
+
+
+@pytest.mark.parametrize("kind", [FAILED, REMOVED])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+def test_damaged_lists_of_what_failed_and_was_removed_are_named_and_set_aside(
+    opened: Callable[..., RemoteGallery], photo_folder: Path, tmp_path: Path, kind: str, damage: str
+) -> None:
+    gallery = opened()
+    (photo_folder / "broken.png").write_bytes(b"no picture")
+    os.utime(photo_folder / "broken.png", (1, 1))  # one just written is read again whatever is known of it
+    gallery.index(photo_folder)
+    gallery.remove(photo_folder / "photo0.png")
+    (path,) = (tmp_path / "storage" / kind).glob("*.parquet")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes({"flip": bytes(content), "cut": content[: len(content) // 2], "empty": b""}[damage])
+    with pytest.raises(GalleryDamagedError, match=r"is damaged: .* `tessera check --deep --repair`"):
+        gallery.index(photo_folder)
+    assert [finding.kind for finding in gallery.check().findings][:1] == ["damage"]
+    assert gallery.check(repair=True).ok
+    assert len(list((tmp_path / "storage" / DAMAGED).glob("*.parquet"))) == 1
+    report = gallery.index(photo_folder)
+    assert (report.failed, report.images) == ((1, 7) if kind == FAILED else (0, 8))
+    assert gallery.check(deep=True).findings == []
+
+
+def test_every_byte_of_a_shard_is_guarded(
+    opened: Callable[..., RemoteGallery], photo_folder: Path, tmp_path: Path
+) -> None:
+    """A bit of the features decides no answer and goes into no other shard; one of the footer is found, too."""
+    gallery = opened()
+    gallery.index(photo_folder)
+    (path,) = (tmp_path / "storage" / IMAGES).glob("*.parquet")
+    content = path.read_bytes()
+    images, _ = gallery._store.shards.read_images(path.stem)
+    in_features = content.index(next(image.features for image in images if image.path.endswith(b"photo0.png"))) + 20
+    for at in (in_features, len(content) - 40):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        assert not gallery.check(deep=True).ok
+        if at == in_features:
+            with pytest.raises(GalleryDamagedError, match="local features are not what was written"):
+                gallery.search(photo_folder / "photo0.png")
+            with pytest.raises(GalleryDamagedError, match="local features are not what was written"):
+                gallery.index(photo_folder, metadata={"new": "words"})
+        path.write_bytes(content)
+    assert gallery.check(deep=True).findings == []
+
+
+def test_a_storage_that_is_not_mounted_is_no_empty_one(
+    opened: Callable[..., RemoteGallery], photo_folder: Path, tmp_path: Path
+) -> None:
+    gallery = opened()
+    gallery.index(photo_folder)
+    (tmp_path / "storage").rename(tmp_path / "away")
+    for call in (lambda: gallery.index(photo_folder), lambda: gallery.check(repair=True), lambda: gallery.remove(1)):
+        with pytest.raises((StorageError, GalleryError)):
+            call()
+    with pytest.raises(StorageError, match="is empty, though 8 images lie there"):
+        gallery.index(photo_folder)
+    assert not (tmp_path / "storage").exists()
+    (tmp_path / "away").rename(tmp_path / "storage")
+    assert gallery.check().findings == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", "7", '{"dim": "x"}', "{}", "[" * 100_000])
+def test_a_damaged_marker_says_the_way_out(opened: Callable[..., RemoteGallery], tmp_path: Path, content: str) -> None:
+    opened().close()
+    marker = tmp_path / "gallery" / "remote.json"
+    marker.write_text(content if content != '{"dim": "x"}' else marker.read_text().replace('"dim": 16', '"dim": "x"'))
+    with pytest.raises(GalleryError, match=r"Delete it and name --catalog remote"):
+        opened()

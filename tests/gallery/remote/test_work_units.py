@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tessera
+from tessera.data.photos.decoding import Limits
 from tessera.errors import DataError, UsageError
 from tessera.gallery.remote.remote_gallery import RemoteGallery
 from tessera.gallery.remote.shards import TRIALS
@@ -133,3 +134,58 @@ def test_units_are_small_and_named(tmp_path: Path, painter: Painter, monkeypatch
     assert units == list(make_units([tmp_path / "photos"], report_none))
     (batch,) = read_unit(units[2])
     assert [os.fsdecode(file.path) for file, _ in batch] == [str(tmp_path / "photos" / "6.png")]
+
+
+def test_a_strangers_tar_and_list_cost_no_more_than_their_pictures(
+    gallery: RemoteGallery, photo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Absurd times, JSON that is nested or long, a member without end, numbers that are none: no run ends by them."""
+    monkeypatch.setattr("tessera.gallery.remote.work_units.DEFAULT_LIMITS", Limits(max_bytes=100_000))
+    contents = [path.read_bytes() for path in sorted(photo_folder.rglob("*.png"))]
+    path = tmp_path / "strange.tar"
+    said = {"0.json": b"[" * 200_000, "1.json": b'{"a": "' + b"x" * 3_000_000 + b'"}', "2.json": b'{"a": NaN}'}
+    members = {"0.png": contents[0], "1.png": contents[1], "2.png": contents[2], "3.png": b"\0" * 5_000_000, **said}
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in sorted(members):
+            member = tarfile.TarInfo(name)
+            member.size = len(members[name])
+            member.pax_headers = {"mtime": "inf" if name == "1.png" else "nan" if name == "0.png" else "1e300"}
+            tar.addfile(member, io.BytesIO(members[name]))
+        link = tarfile.TarInfo("4.png")
+        link.type, link.linkname = tarfile.SYMTYPE, str(photo_folder / "photo4.png")
+        tar.addfile(link)
+    table = pa.table({"path": [str(photo_folder / "photo4.png")], "year": [float("nan")], "text": ["x" * 20_000]})
+    buffer = io.BytesIO()
+    pa.parquet.write_table(table, buffer)
+    listed = in_memory(f"memory:///{tmp_path.name}/strange.parquet", buffer.getvalue())
+    report = gallery.index(str(path), listed)
+    assert (report.added, report.failed, report.passed_over) == (4, 1, 0)
+    largest = max(len(fetch()) for batch in read_unit(next(make_units([path], report_none))) for _, fetch in batch)
+    assert largest == 100_001
+
+
+def test_a_served_remote_gallery_names_no_folder(gallery: RemoteGallery, photo_folder: Path) -> None:
+    gallery.index(photo_folder)
+    for refused in (gallery.facets, gallery.groups, gallery.duplicates, gallery.months, gallery.images):
+        with pytest.raises(UsageError) as error:
+            refused()
+        assert "/" not in str(error.value)
+
+
+def test_two_at_work_on_one_unit_end_both(gallery: RemoteGallery, photo_folder: Path) -> None:
+    """The first to come to its end takes the note away that the other is about to."""
+    (unit,) = make_units([photo_folder], lambda *_: None)
+    runner = UnitRunner(gallery._store)
+    shards = gallery._store.shards
+    original = type(shards).delete_note
+
+    def deleted_meanwhile(self: Any, name: str) -> None:
+        original(self, name)
+        original(self, name)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(shards), "delete_note", deleted_meanwhile)
+        assert runner.run(unit).added == 8
+    for note in (b"[]", b"{}", b"7", b"{"):
+        shards._put("trials", unit.name, note)
+        assert runner.run(unit).unchanged == 8

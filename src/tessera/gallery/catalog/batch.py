@@ -10,10 +10,12 @@ from typing import Any
 import numpy.typing as npt
 
 from tessera.gallery.catalog.checksums import damage_in_sql, row_checksum, seal_in_sql
+from tessera.gallery.catalog.records import encode_descriptor
 from tessera.gallery.catalog.schema import latest_version, put_setting
-from tessera.gallery.catalog.snapshot import Snapshot, encode_descriptor
+from tessera.gallery.catalog.snapshot import Snapshot
 
 LOST_DESCRIPTOR = "its descriptor was damaged: index it again"
+FEATURES_LOST = "features_lost"  # the setting that a repair leaves where local features are to be made again
 
 
 class Batch(Snapshot):
@@ -73,7 +75,10 @@ class Batch(Snapshot):
         return content_id
 
     def add_local_features(self, content_hash: bytes, fingerprint: str, features: bytes) -> None:
-        """Store the compact local features of a content; those already there stay."""
+        """Store the compact local features of a content, instead of another system's; those already there stay."""
+        self._connection.execute(
+            "DELETE FROM local_features WHERE hash = ? AND fingerprint != ?", (content_hash, fingerprint)
+        )
         row = (self._number("SELECT coalesce(max(id), 0) + 1 FROM local_features"), content_hash, fingerprint, features)
         self._connection.execute(
             "INSERT OR IGNORE INTO local_features VALUES (?, ?, ?, ?, ?)", (*row, row_checksum(*row))
@@ -83,6 +88,11 @@ class Batch(Snapshot):
     def drop_local_features(self, ids: Iterable[int]) -> None:
         """Forget local features by their own ids: damaged ones, which are to be made again."""
         self._connection.executemany("DELETE FROM local_features WHERE id = ?", [(int(row),) for row in ids])
+        self.changed = True
+
+    def drop_earlier_features(self, fingerprint: str) -> None:
+        """Forget the local features of other systems than this one."""
+        self._connection.execute("DELETE FROM local_features WHERE fingerprint != ?", (fingerprint,))
         self.changed = True
 
     def put_image(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tessera.errors import UsageError, unknown_name
 from tessera.gallery.catalog import filters
 from tessera.gallery.catalog.paths import from_blob
-from tessera.gallery.catalog.snapshot import Record, Snapshot
+from tessera.gallery.catalog.records import Record
+from tessera.gallery.catalog.snapshot import Snapshot
 
 _DATE = "CAST(coalesce(json_extract(metadata, '$.date'), json_extract(facts, '$.date')) AS TEXT)"
 _IS_DATED = f"{_DATE} GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]*'"
@@ -110,3 +111,19 @@ def find_places(snapshot: Snapshot, most: int) -> list[Place]:
         [most],
     )
     return [Place(round(y, 5), round(x, 5), count, cover) for y, x, count, cover in rows]
+
+
+def count_values(snapshot: Snapshot, values_a_key: int) -> dict[str, dict[str, int]]:
+    """Every metadata key with its most frequent values and how many images have each."""
+    rows = snapshot.query(
+        # Days and places have nearly as many values as there are images: months are offered, places are not.
+        "SELECT key, CASE key WHEN 'date' THEN substr(value, 1, 7) ELSE CAST(value AS TEXT) END, "
+        "count(*) AS times FROM images, json_each(json_patch(coalesce(facts, '{}'), metadata)) "
+        "WHERE state = 'ok' AND key NOT IN ('latitude', 'longitude') GROUP BY 1, 2 ORDER BY 1, times DESC, 2"
+    )
+    found: dict[str, dict[str, int]] = {}
+    for key, value, times in rows:
+        values = found.setdefault(key, {})
+        if len(values) < values_a_key:
+            values[value] = times
+    return found

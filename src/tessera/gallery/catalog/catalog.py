@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tessera.errors import GalleryDamagedError, GalleryError
 from tessera.gallery.catalog.batch import Batch
+from tessera.gallery.catalog.commit_mark import CommitMark, put_mark, read_mark, refuse_lost_commits
 from tessera.gallery.catalog.filters import contains, distance_m, file_name, number
 from tessera.gallery.catalog.schema import (
     FrozenConnection,
@@ -69,8 +70,11 @@ class Catalog:
         """Whether the catalogue is yet to be made or of an older version."""
         if not self.path.is_file():
             return True
+        mark = read_mark(self.path)
         with translated_errors(self.path), contextlib.closing(connect(self.path, read_only=True)) as connection:
             version = check_identity(connection, self.path)
+            if version > 0:
+                refuse_lost_commits(self.path, mark, connection)
         if version == 0:
             self.refuse_emptied()
         return version < latest_version()
@@ -121,7 +125,10 @@ class Catalog:
                 batch = Batch(connection)
                 yield batch
                 batch.finish()
+                mark = CommitMark(str(self._uuid), batch.generation)
                 connection.execute("COMMIT")
+                if batch.changed:
+                    put_mark(self.path, mark)
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -156,7 +163,7 @@ class Catalog:
         return fresh
 
     def _take_idle(self) -> _Opened | None:
-        """A connection of this process that nobody uses."""
+        """A free connection of this process."""
         while True:
             try:
                 idle = self._idle.get_nowait()
@@ -185,9 +192,11 @@ class Catalog:
             file = _file_at(self.path)
             if file is None:
                 raise GalleryError(f"There is no gallery at {self.path.parent}. Make one with `tessera index PHOTOS`.")
+            mark = read_mark(self.path)
             connection = connect(self.path, read_only=read_only)
             try:
                 self._check_version(connection)
+                refuse_lost_commits(self.path, mark, connection)
                 self._check_uuid(connection)
                 connection.create_function("tessera_number", 1, number, deterministic=True)
                 connection.create_function("tessera_distance", 4, distance_m, deterministic=True)

@@ -1,6 +1,6 @@
 """A checksum for every row: SQLite notices a torn page, but not a bit that a disk or a cable has turned.
 
-A table that is to be guarded has a column for checksums and an entry in GUARDED; whoever writes a row computes it with
+A guarded table has a column for checksums and an entry in GUARDED; code that writes a row computes it with
 `row_checksum`, `check` and the loading of an index compare it. What can be told from the rest, as the state of an image
 from whether it has a content, is left out: then damage there can be put right. What can be made again, as the facts of
 a file, has a checksum of its own: damage there costs nothing else.

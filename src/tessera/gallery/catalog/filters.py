@@ -113,7 +113,7 @@ def number(value: Any) -> float | None:
         return None
     try:
         found = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # a number of hundreds of digits is none that can be compared
         return None
     return None if math.isnan(found) else found
 

@@ -1,7 +1,7 @@
 """The catalogue's tables, their versions, and what an SQLite error means to a person.
 
 Three tables of rows: `images`, small, one a path; `contents`, one a distinct file content and model, with the
-descriptor; `local_features`, one a content and system of local features. Walking over a million paths therefore reads
+descriptor; `local_features`, one a content. Walking over a million paths therefore reads
 no descriptor, two copies of a photo share one, and another model leaves the local features as they are.
 
 An id never changes its descriptor: a changed file gets a new id, and an id is never given twice. An index that knows
@@ -14,7 +14,8 @@ import contextlib
 import functools
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,16 @@ APPLICATION_ID = 0x54455353  # "TESS"; `file` and other programs tell a gallery'
 BUSY_TIMEOUT_S = 10.0
 PAGE_BYTES = 16384  # a descriptor of 1024 x fp16 fills more than half of the usual 4096, wasting nearly the rest
 
+
+@dataclass(frozen=True)
+class Seal:
+    """Give rows the checksums of a guard once all columns are there: later versions may have added some to it."""
+
+    guard: str
+
+
 # One entry a version: the statements that lead from the version before. Never edit an entry that was released.
-MIGRATIONS: list[tuple[str, ...]] = [
+MIGRATIONS: list[tuple[str | Seal, ...]] = [
     (
         "CREATE TABLE settings (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
         """CREATE TABLE contents (
@@ -57,7 +66,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
     (
         *(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER" for table in ("settings", "contents", "images")),
         "UPDATE images SET metadata = tessera_metadata(CAST(metadata AS BLOB)) WHERE NOT json_valid(metadata)",
-        *(seal_in_sql(f"{table}.checksum") for table in ("settings", "contents", "images")),
+        *(Seal(f"{table}.checksum") for table in ("settings", "contents", "images")),
     ),
     (
         """CREATE TABLE local_features (
@@ -91,8 +100,8 @@ MIGRATIONS: list[tuple[str, ...]] = [
         "ALTER TABLE images ADD COLUMN facts_checksum INTEGER",
         "ALTER TABLE contents ADD COLUMN signature_checksum INTEGER",
         "UPDATE images SET facts = NULL WHERE NOT json_valid(coalesce(facts, '{}'))",
-        *(seal_in_sql(f"{table}.checksum") for table in ("removals", "ignored", "pairs")),
-        *(seal_in_sql(guard) for guard in ("images.facts_checksum", "contents.signature_checksum")),
+        *(Seal(f"{table}.checksum") for table in ("removals", "ignored", "pairs")),
+        *(Seal(guard) for guard in ("images.facts_checksum", "contents.signature_checksum")),
     ),
 ]
 # Both say the disk is full: the second is what a quota or a file-size limit gives.
@@ -143,7 +152,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
             connection.execute("PRAGMA schema_version")  # the first to touch the log
     except sqlite3.Error as error:
         connection.close()
-        if read_only and _error_code(error) in _OUT_OF_REACH and not _has_log(path):
+        if read_only and _error_code(error) in _OUT_OF_REACH | _FULL and not _has_log(path):
             return _connect_frozen(path)
         raise
     return connection
@@ -197,9 +206,9 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for step in MIGRATIONS[version:]:
-            for statement in step:
-                connection.execute(statement)
+        _alter(connection, MIGRATIONS[version:])
+        for guard in {one.guard: None for step in MIGRATIONS[version:] for one in step if isinstance(one, Seal)}:
+            connection.execute(seal_in_sql(guard))
         if version == 0:
             put_setting(connection, "uuid", uuid.uuid4().hex)
         put_setting(connection, "version", len(MIGRATIONS))  # with a checksum, which the head of the file has not
@@ -210,6 +219,13 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _alter(connection: sqlite3.Connection, steps: Sequence[tuple[str | Seal, ...]]) -> None:
+    for step in steps:
+        for statement in step:
+            if not isinstance(statement, Seal):
+                connection.execute(statement)
 
 
 def put_setting(connection: sqlite3.Connection, key: str, value: Any) -> None:
@@ -268,9 +284,7 @@ def _tables(connection: sqlite3.Connection) -> tuple[tuple[Any, ...], ...]:
 @functools.cache
 def _tables_of_version(version: int) -> tuple[tuple[Any, ...], ...]:
     with contextlib.closing(_connect(":memory:")) as connection:
-        for step in MIGRATIONS[:version]:
-            for statement in step:
-                connection.execute(statement)
+        _alter(connection, MIGRATIONS[:version])
         return _tables(connection)
 
 

@@ -2,93 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tessera.errors import GalleryDamagedError
 from tessera.gallery.catalog import filters
 from tessera.gallery.catalog.checksums import GUARDED, damaged_rows, row_checksum
+from tessera.gallery.catalog.feature_rows import STREAM_ROWS, VARIABLES, FeatureRows, marks
 from tessera.gallery.catalog.paths import from_blob
-
-Ids = npt.NDArray[np.int64]
-Descriptors = npt.NDArray[np.float16]
+from tessera.gallery.catalog.records import (
+    VALUES,
+    CatalogEntry,
+    Descriptors,
+    Entry,
+    Ids,
+    Record,
+    decode_descriptors,
+    entry_of_row,
+)
 
 # What a descriptor's checksum is of, and that checksum.
 _CONTENT = "contents.checksum, " + ", ".join(f"contents.{column}" for column in GUARDED["contents.checksum"])
 COMMONEST_MODEL = (
     "SELECT fingerprint, length(descriptor) / 2 FROM contents GROUP BY 1, 2 ORDER BY count(*) DESC, 1 LIMIT 1"
 )
-_VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
-_STREAM_ROWS = 256  # half a megabyte of descriptors
-# || '': a list is a text here, not JSON again.
-_VALUES = "SELECT json_group_array(json_array(key, value || '', type)) FROM json_each"
 _ENTRY = (
     "SELECT images.id, path, hash, width, height, size, coalesce(facts, '{}'), metadata, "
-    f"({_VALUES}(coalesce(facts, '{{}}')) WHERE value IS NOT NULL), ({_VALUES}(metadata) WHERE value IS NOT NULL) "
+    f"({VALUES}(coalesce(facts, '{{}}')) WHERE value IS NOT NULL), ({VALUES}(metadata) WHERE value IS NOT NULL) "
     "FROM images JOIN contents ON contents.id = images.content_id"
 )
-_FEATURES = (
-    "SELECT images.id, made.features FROM images JOIN contents ON contents.id = images.content_id "
-    "JOIN local_features AS made ON made.hash = contents.hash AND made.fingerprint = ?"
-)
 
 
-@dataclass(frozen=True)
-class CatalogEntry:
-    """What the catalogue holds of a path: enough to tell whether its file has changed."""
-
-    id: int
-    size: int
-    mtime_ns: int
-    state: str
-    metadata: str
-    content_id: int | None
-    facts: str | None  # what its file says of itself; None: nobody has looked
-    sidecar_ns: int
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What an engine that filters by itself keeps of an image.
-
-    values: of each key, as filters see it, the text, the number if it spells one, and JSON's type.
-    """
-
-    id: int
-    path: bytes
-    content_hash: bytes
-    values: dict[str, tuple[str, float | None, str]]
-
-
-@dataclass(frozen=True)
-class Record:
-    """One image of the gallery. `error` says why a failed one could not be read.
-
-    metadata: what its file says of itself, and over it what a CSV or a caller said.
-    """
-
-    id: int
-    path: str
-    size: int
-    mtime_ns: int
-    state: str
-    error: str | None
-    metadata: dict[str, Any]
-    width: int | None
-    height: int | None
-    content_hash: str | None
-    group_id: int | None = None
-
-
-class Snapshot:
+class Snapshot(FeatureRows):
     """Reads within one transaction. Nothing here loads a whole table: 10 million images must fit."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -141,11 +90,11 @@ class Snapshot:
 
     def lookup(self, paths: Sequence[bytes]) -> dict[bytes, CatalogEntry]:
         found: dict[bytes, CatalogEntry] = {}
-        for start in range(0, len(paths), _VARIABLES):
-            part = paths[start : start + _VARIABLES]
+        for start in range(0, len(paths), VARIABLES):
+            part = paths[start : start + VARIABLES]
             rows = self._connection.execute(
                 "SELECT path, id, size, mtime_ns, state, metadata, content_id, facts, sidecar_ns FROM images "
-                f"WHERE path IN ({_marks(len(part))})",
+                f"WHERE path IN ({marks(len(part))})",
                 part,
             )
             found.update((row[0], CatalogEntry(*row[1:])) for row in rows)
@@ -170,9 +119,9 @@ class Snapshot:
     def records(self, ids: Sequence[int]) -> dict[int, Record]:
         """The images of these ids; an id that is not there is left out."""
         found: dict[int, Record] = {}
-        for start in range(0, len(ids), _VARIABLES):
-            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
-            for record in self._select_records(f"images.id IN ({_marks(len(part))})", part):
+        for start in range(0, len(ids), VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + VARIABLES]]
+            for record in self._select_records(f"images.id IN ({marks(len(part))})", part):
                 found[record.id] = record
         return found
 
@@ -229,15 +178,15 @@ class Snapshot:
             "WHERE images.id > ? ORDER BY images.id",
             (after_id,),
         )
-        while rows := cursor.fetchmany(_STREAM_ROWS):
+        while rows := cursor.fetchmany(STREAM_ROWS):
             ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
             yield ids, decode_descriptors([_verified(row) for row in rows])
 
     def stream_entries(self, after_id: int = 0) -> Iterator[list[Entry]]:
         """What filters may ask of each searchable image, in the order of ids, in pieces."""
         cursor = self._connection.execute(f"{_ENTRY} WHERE images.id > ? ORDER BY images.id", (after_id,))
-        while rows := cursor.fetchmany(16 * _STREAM_ROWS):
-            yield [_entry(row) for row in rows]
+        while rows := cursor.fetchmany(16 * STREAM_ROWS):
+            yield [entry_of_row(row) for row in rows]
 
     def commonest_keys(self, count: int) -> list[str]:
         """The keys of metadata that most images have."""
@@ -268,7 +217,7 @@ class Snapshot:
     def stream_blobs(self) -> Iterator[list[tuple[int, bytes]]]:
         """Ids of contents and descriptors as they are stored, whatever their length, in pieces: for `check`."""
         cursor = self._connection.execute("SELECT id, CAST(descriptor AS BLOB) FROM contents")
-        while rows := cursor.fetchmany(_STREAM_ROWS):
+        while rows := cursor.fetchmany(STREAM_ROWS):
             yield rows
 
     def images_without_content(self) -> list[int]:
@@ -280,11 +229,11 @@ class Snapshot:
     def descriptors(self, ids: Sequence[int]) -> dict[int, Descriptors]:
         """The descriptor (D) of each of these ids that is there."""
         found: dict[int, Descriptors] = {}
-        for start in range(0, len(ids), _VARIABLES):
-            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+        for start in range(0, len(ids), VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + VARIABLES]]
             rows = self._connection.execute(
                 f"SELECT images.id, {_CONTENT} FROM images JOIN contents ON contents.id = images.content_id "
-                f"WHERE images.id IN ({_marks(len(part))})",
+                f"WHERE images.id IN ({marks(len(part))})",
                 part,
             )
             found.update((row[0], decode_descriptors([_verified(row)])[0]) for row in rows)
@@ -293,12 +242,12 @@ class Snapshot:
     def signatures(self, ids: Sequence[int]) -> dict[int, bytes]:
         """The signature of each of these ids whose picture has one."""
         found: dict[int, bytes] = {}
-        for start in range(0, len(ids), _VARIABLES):
-            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
+        for start in range(0, len(ids), VARIABLES):
+            part = [int(image_id) for image_id in ids[start : start + VARIABLES]]
             found.update(
                 self._connection.execute(
                     "SELECT images.id, signature FROM images JOIN contents ON contents.id = images.content_id "
-                    f"WHERE signature IS NOT NULL AND images.id IN ({_marks(len(part))})",
+                    f"WHERE signature IS NOT NULL AND images.id IN ({marks(len(part))})",
                     part,
                 )
             )
@@ -318,55 +267,14 @@ class Snapshot:
             found.setdefault(group_id, []).append(image_id)
         return found
 
-    def local_features(self, ids: Sequence[int], fingerprint: str) -> dict[int, bytes]:
-        """The compact local features of each of these images that has them."""
-        found: dict[int, bytes] = {}
-        for start in range(0, len(ids), _VARIABLES):
-            part = [int(image_id) for image_id in ids[start : start + _VARIABLES]]
-            found.update(
-                self._connection.execute(f"{_FEATURES} WHERE images.id IN ({_marks(len(part))})", [fingerprint, *part])
-            )
-        return found
-
-    def stream_local_features(self, fingerprint: str, after_id: int = 0) -> Iterator[list[tuple[int, bytes]]]:
-        """Ids, ascending, and compact local features in pieces; an image without them is left out."""
-        cursor = self._connection.execute(
-            f"{_FEATURES} WHERE images.id > ? ORDER BY images.id", (fingerprint, after_id)
-        )
-        while rows := cursor.fetchmany(_STREAM_ROWS):
-            yield rows
-
-    def stream_lacking_features(self, fingerprint: str) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The path and the content's hash, in pieces, of an image of each content that has no local features."""
-        cursor = self._connection.execute(
-            "SELECT min(images.path), contents.hash FROM images JOIN contents ON contents.id = images.content_id "
-            "WHERE NOT EXISTS (SELECT 1 FROM local_features AS made WHERE made.hash = contents.hash "
-            "AND made.fingerprint = ?) GROUP BY contents.hash",
-            (fingerprint,),
-        )
-        while rows := cursor.fetchmany(_STREAM_ROWS):
-            yield rows
-
-    def count_local_features(self, fingerprint: str) -> tuple[int, int]:
-        """How many contents have local features, and their bytes."""
-        row = self._connection.execute(
-            "SELECT count(*), coalesce(sum(length(features)), 0) FROM local_features WHERE fingerprint = ?",
-            (fingerprint,),
-        ).fetchone()
-        return int(row[0]), int(row[1])
+    def group(self, group_id: int) -> list[int]:
+        """The ids of one group's images, the cover first."""
+        rows = self._connection.execute("SELECT id FROM images WHERE group_id = ? ORDER BY group_rank, id", (group_id,))
+        return [image_id for (image_id,) in rows]
 
     @property
     def has_contents(self) -> bool:
         return self._connection.execute("SELECT 1 FROM contents LIMIT 1").fetchone() is not None
-
-    @property
-    def has_local_features(self) -> bool:
-        return self._connection.execute("SELECT 1 FROM local_features LIMIT 1").fetchone() is not None
-
-    def has_features_of(self, fingerprint: str) -> bool:
-        """Whether any content has local features of this system; counting them all would cost every search."""
-        found = self._connection.execute("SELECT 1 FROM local_features WHERE fingerprint = ? LIMIT 1", (fingerprint,))
-        return found.fetchone() is not None
 
     def damaged_local_features(self) -> list[int]:
         """The local features, by their own ids, that are not what was stored."""
@@ -383,23 +291,8 @@ class Snapshot:
             "WHERE (path = ? OR (path >= ? AND path < ?)) AND (content_id IS NOT NULL OR ?)",
             (root, below, below[:-1] + b"0", not searchable),  # "0" follows "/"
         )
-        while rows := cursor.fetchmany(_STREAM_ROWS):
+        while rows := cursor.fetchmany(STREAM_ROWS):
             yield from rows
-
-    def facets(self, values_a_key: int) -> dict[str, dict[str, int]]:
-        """Every metadata key with its most frequent values and how many images have each."""
-        rows = self._connection.execute(
-            # Days and places have nearly as many values as there are images: months are offered, places are not.
-            "SELECT key, CASE key WHEN 'date' THEN substr(value, 1, 7) ELSE CAST(value AS TEXT) END, "
-            "count(*) AS times FROM images, json_each(json_patch(coalesce(facts, '{}'), metadata)) "
-            "WHERE state = 'ok' AND key NOT IN ('latitude', 'longitude') GROUP BY 1, 2 ORDER BY 1, times DESC, 2"
-        )
-        found: dict[str, dict[str, int]] = {}
-        for key, value, times in rows:
-            values = found.setdefault(key, {})
-            if len(values) < values_a_key:
-                values[value] = times
-        return found
 
     def metadata_keys(self) -> list[str]:
         """Every key of metadata that an image has, of its file or of a caller."""
@@ -458,41 +351,3 @@ def _verified(row: Sequence[Any]) -> bytes:
         )
     descriptor: bytes = content[-1]
     return descriptor
-
-
-def _entry(row: Sequence[Any]) -> Entry:
-    image_id, path, content_hash, width, height, size, *said = row
-    known = {"width": width, "height": height, "bytes": size}
-    values: dict[str, tuple[str, float | None, str]] = {
-        key: (str(value), float(value), "integer") for key, value in known.items() if value is not None
-    }
-    values["name"] = (filters.file_name(path), filters.number(filters.file_name(path)), "text")
-    for stored, texts in zip(said[:2], said[2:], strict=True):
-        found = json.loads(stored)
-        for key, text, kind in json.loads(texts):
-            # Not by SQLite: it writes numbers into JSON with fifteen digits, and infinity as no JSON at all.
-            values[key] = (text, None if isinstance(found[key], list | dict) else filters.number(found[key]), kind)
-    return Entry(image_id, path, content_hash, values)
-
-
-def entry_of(record: Record, facts: str, metadata: str) -> Entry:
-    """What a catalogue would say of an image that it does not hold, facts and metadata as it keeps them."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as connection:  # some ten microseconds
-        (values,) = connection.execute(
-            f"SELECT ({_VALUES}(?) WHERE value IS NOT NULL), ({_VALUES}(?) WHERE value IS NOT NULL)", (facts, metadata)
-        )
-    path, content_hash = os.fsencode(record.path), bytes.fromhex(record.content_hash or "")
-    return _entry((record.id, path, content_hash, record.width, record.height, record.size, facts, metadata, *values))
-
-
-def decode_descriptors(blobs: Sequence[bytes]) -> Descriptors:
-    """N D from N blobs of little-endian fp16, whatever the machine's own order."""
-    return np.frombuffer(b"".join(blobs), dtype="<f2").astype(np.float16, copy=False).reshape(len(blobs), -1)
-
-
-def encode_descriptor(descriptor: npt.NDArray[Any]) -> bytes:
-    return np.asarray(descriptor, dtype="<f2").tobytes()
-
-
-def _marks(count: int) -> str:
-    return ",".join("?" * count)

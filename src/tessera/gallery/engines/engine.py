@@ -15,11 +15,13 @@ import numpy.typing as npt
 from tessera.errors import UsageError, unknown_name
 from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.filters import AnyCondition
-from tessera.gallery.catalog.snapshot import Ids, Snapshot
+from tessera.gallery.catalog.records import Ids
+from tessera.gallery.catalog.snapshot import Snapshot
 
 Scores = npt.NDArray[np.float32]
 
 ENGINES = ("faiss", "milvus")
+MILVUS_INDEXES = ("FLAT", "HNSW", "IVF_FLAT", "IVF_PQ", "IVF_RABITQ", "DISKANN")
 
 
 class Allowed:
@@ -95,6 +97,9 @@ class Engine(Protocol):
     def problems(self, catalog: Catalog) -> list[str]:
         """What is wrong with the cache, each a sentence; empty when it is sound."""
 
+    def unfinished(self, catalog: Catalog) -> list[str]:
+        """What an interrupted writer left undone and the next makes good: no damage, since no search uses it."""
+
     def advice(self) -> list[str]:
         """What would make searching better, though nothing is wrong."""
 
@@ -105,7 +110,7 @@ class Engine(Protocol):
 
 
 def parse_engine(name: str) -> tuple[str, str]:
-    """`faiss`, or `milvus:URI` with the URI of a server or the path of a file ending in .db."""
+    """`faiss`, or `milvus:URI` with the URI of a server, after it `#TYPE` of an index, or the path of a file."""
     kind, _, target = name.partition(":")
     if kind not in ENGINES:
         raise UsageError(unknown_name("engine", kind, ("faiss", "milvus:URI")))
@@ -115,7 +120,23 @@ def parse_engine(name: str) -> tuple[str, str]:
         raise UsageError(
             "the engine 'milvus' needs an address: milvus:http://HOST:19530, or milvus:FILE.db for one machine."
         )
+    if (index_type := split_index(target)[1]) and index_type not in MILVUS_INDEXES:
+        raise UsageError(unknown_name("index of Milvus", index_type, MILVUS_INDEXES))
     return kind, target
+
+
+def absolute_engine(name: str) -> str:
+    """An engine's name with the path of a Milvus Lite file made absolute, since commands run from anywhere."""
+    kind, target = parse_engine(name)
+    if kind == "milvus" and "://" not in target:
+        return f"milvus:{Path(target).absolute()}"
+    return name
+
+
+def split_index(target: str) -> tuple[str, str]:
+    """The address of a server, and the type of index that was asked for with it; "" leaves it to the gallery."""
+    uri, _, index_type = target.partition("#") if "://" in target else (target, "", "")
+    return uri, index_type
 
 
 def open_engine(name: str, gallery_dir: Path, *, codec: str, gallery_id: str, in_service: bool = False) -> Engine:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,9 @@ import numpy.typing as npt
 
 from tessera.errors import IndexingError
 from tessera.gallery.catalog.catalog import Catalog
-from tessera.gallery.catalog.snapshot import Ids, Snapshot
+from tessera.gallery.catalog.checksums import row_checksum
+from tessera.gallery.catalog.records import Ids
+from tessera.gallery.catalog.snapshot import Snapshot
 from tessera.gallery.engines.engine import Shown
 from tessera.index.build import build_index, choose_codec, load_index
 from tessera.index.files import MANIFEST, verify
@@ -32,6 +34,7 @@ from tessera.storage import parse_json, storage_error, write_atomically
 STATE_NAME = "state.json"
 SAVE_AFTER = 256  # a reader that opens the index makes up so many changes itself in no time
 REFIT_GROWTH = 2.0  # times the size that the codec was fitted for: then it is fitted anew
+_MADE_AGAIN = "The next search or `tessera index` makes it."
 _LOADS = 3  # how often to read an index that is replaced at the same moment
 
 T = TypeVar("T")
@@ -105,14 +108,28 @@ class FaissEngine:
     def problems(self, catalog: Catalog) -> list[str]:
         return self._read_stored(lambda state: self._look_through(catalog, state))
 
-    def _look_through(self, catalog: Catalog, state: State | None) -> list[str]:
+    def unfinished(self, catalog: Catalog) -> list[str]:
+        state = self._stored_state()
         with catalog.read() as snapshot:
             if snapshot.searchable == 0:
                 return []
             if state is None:
-                return [f"The index in {self.index_dir} is missing or was not finished."]
+                is_there = (self.index_dir / STATE_NAME).is_file()  # then it is damage
+                return (
+                    [] if is_there else [f"The index in {self.index_dir} is missing or was not finished. {_MADE_AGAIN}"]
+                )
             if not _reaches(state, _current_state(snapshot, self.codec), snapshot):
-                return [f"The index in {self.index_dir} is stale: it shows generation {state.generation}."]
+                stale = f"The index in {self.index_dir} is stale: it shows generation {state.generation}."
+                return [f"{stale} {_MADE_AGAIN}"]
+            return []
+
+    def _look_through(self, catalog: Catalog, state: State | None) -> list[str]:
+        with catalog.read() as snapshot:
+            current = _current_state(snapshot, self.codec)
+            if state is None and snapshot.searchable and (self.index_dir / STATE_NAME).is_file():
+                return [f"{self.index_dir / STATE_NAME} is damaged: nothing tells what the index beside it shows."]
+            if snapshot.searchable == 0 or state is None or not _reaches(state, current, snapshot):
+                return []  # nothing that a search would use
             try:
                 found = [f"{problem}." for problem in verify(self.index_dir)]
                 if found:
@@ -217,6 +234,7 @@ class FaissEngine:
 
         By the one writer, and without the lock: searches go on with what they have, however long it takes.
         """
+        _remove_abandoned_builds(self.index_dir)
         with catalog.read() as snapshot:
             current = _current_state(snapshot, self.codec)
             if snapshot.searchable == 0 or self._stored_state() == current:
@@ -266,12 +284,16 @@ class FaissEngine:
 
     def _write(self, index: SearchIndex, state: State) -> None:
         index.save(self.index_dir)
-        write_atomically(self.index_dir / STATE_NAME, json.dumps(asdict(state)).encode())
+        content = {**asdict(state), "checksum": row_checksum(*astuple(state))}
+        write_atomically(self.index_dir / STATE_NAME, json.dumps(content).encode())
 
     def _stored_state(self) -> State | None:
         try:
-            return State(**parse_json((self.index_dir / STATE_NAME).read_bytes()))
-        except (OSError, ValueError, TypeError):
+            values = parse_json((self.index_dir / STATE_NAME).read_bytes())
+            checksum = values.pop("checksum", None)  # of earlier versions there is none
+            state = State(**values)
+            return state if checksum in (None, row_checksum(*astuple(state))) else None
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError):
             return None
 
 
@@ -333,8 +355,7 @@ def _scratch_folder(index_dir: Path | None) -> Iterator[Path]:
     try:
         if index_dir is not None:
             index_dir.mkdir(parents=True, exist_ok=True)
-            for left in index_dir.glob(".build-*"):  # of a build that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            _remove_abandoned_builds(index_dir)
         folder = Path(tempfile.mkdtemp(prefix=".build-", dir=index_dir))
     except OSError as error:
         raise storage_error(error, index_dir or Path(tempfile.gettempdir())) from error
@@ -342,3 +363,9 @@ def _scratch_folder(index_dir: Path | None) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned_builds(index_dir: Path) -> None:
+    """By the one writer: what builds have left that were killed."""
+    for left in index_dir.glob(".build-*"):
+        shutil.rmtree(left, ignore_errors=True)

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from tessera.errors import EngineUnavailableError, printable
 from tessera.gallery.catalog.paths import from_blob
-from tessera.gallery.catalog.snapshot import Entry, Ids, Snapshot
+from tessera.gallery.catalog.records import Entry, Ids
+from tessera.gallery.catalog.snapshot import Snapshot
 from tessera.gallery.engines.milvus_connection import CALL_S, MilvusConnection
 from tessera.gallery.engines.milvus_filters import ALWAYS_TYPED, METADATA, encode_values, typed_fields
 
@@ -22,7 +23,7 @@ LAYOUT = 2  # of the fields; a collection of another is made anew
 TYPED_KEYS = 8  # of a gallery's own, beside those that every image has
 PUSH_ROWS = 1000
 PAGE_ROWS = 16384  # a server's own limit
-_BUILD_S = 24 * 3600.0
+_STALLED_S = 3600.0  # an index that grows by nothing for so long is not being built
 _LARGEST_TEXT = 65535
 _SAYS = "tessera"
 _VECTOR, _KEY, _DIGEST = "descriptor", "id", "digest"
@@ -37,14 +38,12 @@ class Description:
 
 
 class MilvusCollection:
-    """consistency: of what is read of rows, as Milvus calls it. Strong waits for all that was written before."""
-
     layout: int | str = LAYOUT
+    _consistency = "Strong"  # of what is read of rows: it waits for all that was written before
 
-    def __init__(self, connection: MilvusConnection, name: str, *, consistency: str = "Strong") -> None:
+    def __init__(self, connection: MilvusConnection, name: str) -> None:
         self.connection = connection
         self.name = name
-        self._consistency = consistency
 
     def describe(self) -> Description | None:
         """None where there is none, or one that this version did not make."""
@@ -162,7 +161,7 @@ class MilvusCollection:
         return int(rows[0]["count(*)"])
 
     def build(self, index_type: str, parameters: dict[str, Any]) -> None:
-        """Have what is sealed indexed in this way; to be loaded or settled then.
+        """Begin to index what is sealed in this way; to be loaded or settled then.
 
         Not loaded before: a server goes on searching what it held unsealed by an index of its own, with less recall.
         """
@@ -173,7 +172,7 @@ class MilvusCollection:
                 client.drop_index(self.name, _VECTOR, timeout=CALL_S)
             index = client.prepare_index_params()
             index.add_index(_VECTOR, index_type=index_type, metric_type="IP", params=parameters)
-            client.create_index(self.name, index, timeout=CALL_S)
+            client.create_index(self.name, index, timeout=CALL_S, sync=False)
 
         self.connection.call(build)
 
@@ -183,13 +182,18 @@ class MilvusCollection:
     def settle(self) -> None:
         """Have what was written sealed and indexed: until then it is searched row by row."""
         self.connection.call(lambda client: client.flush(self.name, timeout=CALL_S))
-        give_up = time.monotonic() + _BUILD_S
+        grown_at, indexed = time.monotonic(), -1
         while not self.connection.is_file:
             state = self.connection.call(lambda client: client.describe_index(self.name, _VECTOR, timeout=CALL_S))
-            if state.get("state") == "Finished" and int(state.get("pending_index_rows", 0)) == 0:
+            if state["state"] == "Finished" and int(state["pending_index_rows"]) == 0:
                 break
-            if time.monotonic() > give_up:
-                raise EngineUnavailableError(f"Milvus at {self.connection.uri} does not finish its index.")
+            if int(state["indexed_rows"]) != indexed:
+                grown_at, indexed = time.monotonic(), int(state["indexed_rows"])
+            if state["state"] == "Failed" or time.monotonic() - grown_at > _STALLED_S:
+                raise EngineUnavailableError(
+                    f"Milvus at {self.connection.uri} does not finish its index of the type {state['index_type']}: its "
+                    "log says why. `tessera migrate --engine milvus:URI#TYPE` names another type."
+                )
             time.sleep(0.2)
         self.load()
 

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from tessera.errors import EngineUnavailableError, GalleryError, GalleryLockedError, StorageError, UsageError
@@ -36,6 +36,13 @@ _FULL = {3: "memory", 7: "disk", 9: "quota"}
 T = TypeVar("T")
 
 
+class Version(NamedTuple):
+    """text: as the server spells it, with the kind of its build: v2.3.5-lite."""
+
+    number: tuple[int, int]
+    text: str
+
+
 class MilvusConnection:
     """Used by as many threads as there are. wait_s: how long a call that fails for a passing reason is tried again.
 
@@ -49,6 +56,7 @@ class MilvusConnection:
         self._wait_s = _seconds(os.environ.get(WAIT_VARIABLE), wait_s)
         self._lock = threading.RLock()
         self._client: Any = None
+        self._version = Version((0, 0), "")
         self._gave_up_at = -_GAVE_UP_S
 
     def call(self, act: Callable[[Any], T], *, collection: str = "") -> T:
@@ -65,7 +73,7 @@ class MilvusConnection:
                         self._try(lambda client: client.load_collection(collection, timeout=CALL_S))
                 elif not _is_milvus(error):
                     raise
-                elif self.is_file or not _passes(error, code, name) or self._is_wrong_host():
+                elif not self._may_pass(error, code, name):
                     raise self._translated(error, code, name) from error
                 now = time.monotonic()
                 failed_at = now if failed_at is None else failed_at
@@ -81,6 +89,11 @@ class MilvusConnection:
                     )  # fmt: skip
                 time.sleep(backoff)
                 backoff = min(2 * backoff, _MOST_BACKOFF_S)
+
+    def version(self) -> Version:
+        """Of the server; a file has none."""
+        self.call(lambda _: None)
+        return self._version
 
     def close(self) -> None:
         with self._lock:
@@ -103,11 +116,11 @@ class MilvusConnection:
                     logging.getLogger(name).setLevel(logging.CRITICAL)
                 client = MilvusClient(self.uri, token=os.environ.get(TOKEN_VARIABLE, ""), timeout=CALL_S)
                 if not self.is_file:
-                    self._refuse_version(str(client.get_server_version(timeout=CALL_S)))
+                    self._version = self._known_version(str(client.get_server_version(timeout=CALL_S)))
                 self._client = client
             return self._client
 
-    def _refuse_version(self, version: str) -> None:
+    def _known_version(self, version: str) -> Version:
         found = _VERSION.search(version)
         oldest = ".".join(map(str, _OLDEST))
         if found is None:
@@ -115,11 +128,19 @@ class MilvusConnection:
                 f"The server at {self.uri} says it is of the version '{version}', which is none of Milvus. "
                 f"Use Milvus {oldest} or later{self._way_out(', or')}"
             )
-        if (int(found[1]), int(found[2])) < _OLDEST:
+        number = int(found[1]), int(found[2])
+        if number < _OLDEST:
             raise GalleryError(
                 f"The server at {self.uri} is Milvus {version}, which is too old. Use {oldest} or later"
                 f"{self._way_out(', or')}"
             )
+        return Version(number, version)
+
+    def _may_pass(self, error: Exception, code: int | None, name: str) -> bool:
+        """Of a file, only what becomes of its own server: that ends connections over which nobody asks for a minute."""
+        if self.is_file:
+            return name == "UNAVAILABLE"
+        return _passes(error, code, name) and not self._is_wrong_host()
 
     def _is_wrong_host(self) -> bool:
         """Whether nobody knows a machine of this name: waiting does not help against a typing error."""
@@ -214,6 +235,7 @@ def _passes(error: Exception, code: int | None, name: str) -> bool:
 
 def _reason(error: Exception) -> str:
     """What was said, in one line: servers answer with their stack."""
-    message = str(getattr(error, "message", "") or error).strip()
+    details = getattr(error, "details", None)  # of gRPC's own errors, which spell themselves over many lines
+    message = str((details() if callable(details) else getattr(error, "message", "")) or error).strip()
     first = re.split(r"\n|stack trace:|\(1\) attached|: rpc error|->", message)[0].strip(" :")
     return (first or type(error).__name__)[:200]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,16 +21,17 @@ import numpy.typing as npt
 
 from tessera.errors import GalleryMismatchError, MissingExtraError, UsageError
 from tessera.gallery.catalog.catalog import Catalog
-from tessera.gallery.catalog.snapshot import Ids, Snapshot
-from tessera.gallery.engines.engine import Allowed, Shown
-from tessera.gallery.engines.milvus_collection import Description, MilvusCollection, by_ids
+from tessera.gallery.catalog.checksums import row_checksum
+from tessera.gallery.catalog.records import Ids
+from tessera.gallery.catalog.snapshot import Snapshot
+from tessera.gallery.engines.engine import Allowed, Shown, split_index
+from tessera.gallery.engines.milvus_collection import PAGE_ROWS, Description, MilvusCollection, by_ids
 from tessera.gallery.engines.milvus_connection import WAIT_S, MilvusConnection
 from tessera.gallery.engines.milvus_filters import to_expression
-from tessera.gallery.engines.milvus_index import MilvusIndex, choose_index, measure_index
+from tessera.gallery.engines.milvus_index import MilvusIndex, Scores, choose_index, measure_index, search_best
 from tessera.storage import parse_json, write_atomically
 
 STATE_NAME = "milvus.json"
-MAX_RESULTS = 16384  # a server's own limit
 _FILTER_IDS = 10000  # ids in one filter expression; more are searched in parts and merged
 _SETTLE_AFTER = 4096  # rows that are pushed without being sealed; a server seals them by itself, but later
 
@@ -52,13 +53,13 @@ class _Pushed:
 
 class MilvusEngine:
     def __init__(
-        self, uri: str, gallery_dir: Path, *, collection: str, codec: str = "auto", wait_s: float = WAIT_S
+        self, target: str, gallery_dir: Path, *, collection: str, codec: str = "auto", wait_s: float = WAIT_S
     ) -> None:
         if find_spec("pymilvus") is None:  # importing it takes longer than many a command
             raise MissingExtraError("the engine 'milvus'", "milvus")
-        self.uri = uri
-        self._codec = codec
-        self._connection = MilvusConnection(uri, wait_s=wait_s)
+        self.uri, self._asked_type = split_index(target)
+        self._name, self._codec = f"milvus:{target}", codec
+        self._connection = MilvusConnection(self.uri, wait_s=wait_s)
         self._collection = MilvusCollection(self._connection, collection)
         self._state_path = gallery_dir / STATE_NAME
         self._lock = threading.RLock()
@@ -67,6 +68,7 @@ class MilvusEngine:
         self._pushed: _Pushed | None = None
         self._described: Description | None = None  # once looked at
         self._behind = False
+        self._catalog: Catalog | None = None  # whose images were shown last
 
     @property
     def size(self) -> int:
@@ -83,6 +85,7 @@ class MilvusEngine:
 
     def _show(self, snapshot: Snapshot, catalog: Catalog) -> Shown:
         """The collection is the same for every reader: it shows whatever its writer has pushed, after the catalogue."""
+        self._catalog = catalog
         pushed = self._stored()
         generation = -1 if pushed is None else pushed.generation
         self._size, self._pushed = snapshot.searchable, pushed
@@ -129,28 +132,21 @@ class MilvusEngine:
 
     def rebuild(self, catalog: Catalog) -> None:
         with self._lock, catalog.read() as snapshot:
-            self._forget()
             self._fill(snapshot)
             self._show(snapshot, catalog)
 
-    def search(
-        self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        if k > MAX_RESULTS:
-            raise UsageError(f"Milvus answers at most {MAX_RESULTS} results, not {k}. Ask for fewer, or use faiss.")
-        asked = np.atleast_2d(np.asarray(queries, np.float32))
-        scores = np.full((len(asked), k), -np.inf, np.float32)
-        ids = np.full((len(asked), k), -1, np.int64)
-        parameters = (self._pushed.index if self._pushed else MilvusIndex()).parameters_for(k)
+    def search(self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None) -> tuple[Scores, Ids]:
+        if k > PAGE_ROWS:
+            raise UsageError(f"Milvus answers at most {PAGE_ROWS} results, not {k}. Ask for fewer, or use faiss.")
         self._refuse_other_model()
-        for expression in self._expressions(allowed):
-            answers = self._collection.search(asked, k, expression, parameters)
-            for q, (found, likeness) in enumerate(answers):
-                all_ids = np.concatenate([ids[q][ids[q] >= 0], np.array(found, np.int64)])
-                all_scores = np.concatenate([scores[q][ids[q] >= 0], np.array(likeness, np.float32)])
-                best = np.lexsort((all_ids, -all_scores))[:k]
-                ids[q, : len(best)], scores[q, : len(best)] = all_ids[best], all_scores[best]
-        return scores, ids
+        index = self._pushed.index if self._pushed else MilvusIndex()
+        asked = np.atleast_2d(np.asarray(queries, np.float32))
+        return search_best(self._collection, index, asked, k, self._expressions(allowed), self._descriptors)
+
+    def _descriptors(self, ids: Sequence[int]) -> Mapping[int, npt.NDArray[Any]]:
+        assert self._catalog is not None
+        with self._catalog.read() as snapshot:
+            return snapshot.descriptors(ids)
 
     def _expressions(self, allowed: npt.ArrayLike | None) -> list[str]:
         """One filter, or several whose answers are to be merged."""
@@ -185,8 +181,10 @@ class MilvusEngine:
             if snapshot.searchable == 0:
                 return []
             pushed = self._stored()
+            if pushed is None and self._state_path.is_file():
+                return [f"{self._state_path} is damaged: nothing tells what the collection in {self.uri} shows."]
             if pushed is None or pushed.moment != self._current(snapshot).moment:
-                return [f"The collection in {self.uri} is behind the catalogue."]
+                return []  # the next command sends what it lacks before it searches
             described = self._collection.describe()
             if described is None:
                 return [f"The collection in {self.uri} is missing."]
@@ -201,12 +199,23 @@ class MilvusEngine:
                 return [f"The collection in {self.uri} holds {count} rows for {snapshot.searchable} images."]
             return []
 
+    def unfinished(self, catalog: Catalog) -> list[str]:
+        pushed = self._stored()
+        if pushed is None and self._state_path.is_file():
+            return []  # that is damage
+        with catalog.read() as snapshot:
+            if snapshot.searchable == 0 or (pushed is not None and pushed.moment == self._current(snapshot).moment):
+                return []
+        return [
+            f"The collection in {self.uri} is behind the catalogue. The next search or `tessera index` sends it more."
+        ]
+
     def advice(self) -> list[str]:
         return []
 
     def describe(self) -> dict[str, Any]:
         described: dict[str, Any] = {
-            "engine": f"milvus:{self.uri}",
+            "engine": self._name,
             "collection": self._collection.name,
             "size": self._size,
         }
@@ -227,7 +236,6 @@ class MilvusEngine:
         current = self._current(snapshot)
         described = self._collection.describe()
         if described is None or described.fingerprint != current.fingerprint:
-            self._forget()
             self._fill(snapshot)
             return
         written = 0
@@ -247,6 +255,9 @@ class MilvusEngine:
     def _fill(self, snapshot: Snapshot) -> None:
         dim = int(snapshot.setting("dim", 0))
         if dim:
+            self._choose(snapshot)  # an index that the server lacks is refused before anything is taken away
+        self._forget()
+        if dim:
             keys = self._collection.make(snapshot, str(snapshot.setting("fingerprint", "")), dim).keys
             for entries in snapshot.stream_entries():
                 self._collection.put(entries, snapshot, keys)
@@ -256,7 +267,7 @@ class MilvusEngine:
 
     def _finish(self, snapshot: Snapshot, index: MilvusIndex | None, written: int) -> None:
         """Index what was pushed, and see that it can be found before it is remembered as pushed."""
-        chosen = choose_index(snapshot.searchable, self._codec, is_file=self._connection.is_file)
+        chosen = self._choose(snapshot)
         is_new = index is None or index.type != chosen.type
         if is_new:
             self._collection.build(chosen.type, chosen.build)
@@ -269,8 +280,13 @@ class MilvusEngine:
         self._collection.count()  # strong: it waits until every node has what was written
         moment = self._current(snapshot)
         pushed = _Pushed(*moment.moment, index)
-        write_atomically(self._state_path, json.dumps(asdict(pushed)).encode())
+        content = asdict(pushed)
+        write_atomically(self._state_path, json.dumps({**content, "checksum": _checksum(content)}).encode())
         self._behind = False
+
+    def _choose(self, snapshot: Snapshot) -> MilvusIndex:
+        dim = int(snapshot.setting("dim"))
+        return choose_index(snapshot.searchable, dim, self._codec, self._connection, self._asked_type)
 
     def _forget(self) -> None:
         """Trust the collection no more, until it is filled: a fill that is interrupted must not look finished."""
@@ -294,6 +310,12 @@ class MilvusEngine:
     def _stored(self) -> _Pushed | None:
         try:
             said = parse_json(self._state_path.read_bytes())
-            return _Pushed(**{**said, "index": MilvusIndex(**said["index"])})
-        except (OSError, ValueError, TypeError, KeyError):
+            checksum = said.pop("checksum", None)  # of earlier versions there is none
+            is_whole = checksum in (None, _checksum(said))
+            return _Pushed(**{**said, "index": MilvusIndex(**said["index"])}) if is_whole else None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+
+
+def _checksum(said: dict[str, Any]) -> int:
+    return row_checksum(json.dumps(said, sort_keys=True))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tessera.gallery.catalog.filters import AnyCondition, Condition, Near, number, spells_date
-from tessera.gallery.catalog.snapshot import Entry
+from tessera.gallery.catalog.records import Entry
 
 METADATA = "metadata"
 ALWAYS_TYPED = ("date", "width", "height", "bytes")

@@ -122,13 +122,21 @@ class PostingsIndex:
         with catalog.read() as snapshot:
             self._write(snapshot, self._fingerprint_of(snapshot), [])
 
-    def problems(self, catalog: Catalog) -> list[str]:
+    def unfinished(self, catalog: Catalog) -> list[str]:
+        """Whether an interrupted writer, or somebody who deleted it, has left a gallery without its inverted file."""
+        with catalog.read() as snapshot:
+            if (self.folder / _MANIFEST).is_file() or snapshot.count_local_features(self._features)[0] == 0:
+                return []
+        return [
+            f"The inverted file in {self.folder} is missing or was not finished. The next `tessera index` makes it."
+        ]
+
+    def problems(self) -> list[str]:
         """What is wrong with the files, read to their last byte. Missing ones are no damage: they are a cache."""
         manifest = self._read_manifest()
         if manifest is None:
-            with catalog.read() as snapshot:
-                empty = snapshot.count_local_features(self._features)[0] == 0
-            return [] if empty else [f"The inverted file in {self.folder} is missing or was not finished."]
+            path = self.folder / _MANIFEST
+            return [f"{path} is damaged: nothing tells which files the inverted file is of."] if path.is_file() else []
         found: list[str] = []
         for segment in manifest.segments:
             try:

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.data.decoding import DEFAULT_LIMITS
+from tessera.data.photos.decoding import DEFAULT_LIMITS
 from tessera.errors import UsageError
 from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
-from tessera.gallery.catalog.snapshot import encode_descriptor
+from tessera.gallery.catalog.records import Descriptor, encode_descriptor, unit_descriptor
 from tessera.gallery.ingest.reading import read_file
 from tessera.gallery.ingest.rebuilding import claim_model
 from tessera.gallery.ingest.sources import look_at, with_sidecar
-from tessera.gallery.search.query import Descriptor, unit_descriptor
 from tessera.gallery.store import Store
 
 _BATCH_IMAGES = 256

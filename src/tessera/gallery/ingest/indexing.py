@@ -7,24 +7,28 @@ files unchanged. Content is known by its hash: a copy or a renamed file costs a 
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from typing import TypeAlias
 
-from tessera.data.decoding import DEFAULT_LIMITS, Limits
+from tessera.data.photos.decoding import DEFAULT_LIMITS, Limits
 from tessera.extract.pipeline import Extraction
 from tessera.gallery.catalog.batch import Batch
 from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.paths import from_blob, printable
-from tessera.gallery.catalog.snapshot import CatalogEntry
-from tessera.gallery.ingest.describer import Describer
-from tessera.gallery.ingest.ignoring import IgnoreList
-from tessera.gallery.ingest.local_describer import LocalDescriber
-from tessera.gallery.ingest.moves import follow_moves
-from tessera.gallery.ingest.plan import Plan, make_plan
+from tessera.gallery.catalog.records import CatalogEntry
+from tessera.gallery.describing.describer import Describer
+from tessera.gallery.describing.local_describer import LocalDescriber
+from tessera.gallery.ingest.mounts import mounted_in
+from tessera.gallery.ingest.planning.ignoring import IgnoreList
+from tessera.gallery.ingest.planning.moves import follow_moves
+from tessera.gallery.ingest.planning.plan import Plan, make_plan
 from tessera.gallery.ingest.reading import ReadFile, loader_source, read_ahead
 from tessera.gallery.ingest.sources import FoundFile, Source, find_files, look_at, refuse_missing
 from tessera.gallery.results import IndexProgress, IndexReport
@@ -34,6 +38,7 @@ BATCH_SECONDS = 2.0
 _PRUNE_BATCH = 1000
 
 ProgressCallback = Callable[[IndexProgress], None]
+_Identity: TypeAlias = tuple[tuple[int, int], frozenset[Path]]
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class IndexRun:
         self._features: dict[bytes, Future[bytes]] = {}  # local features of these, by hash
         self._stored_at = time.monotonic()
         self._done = self._total = 0
+        self._folders: dict[bytes, _Identity | None] = {}  # those of the sources, as the run began
 
     def run(
         self,
@@ -84,17 +90,18 @@ class IndexRun:
         retry: bool = False,
     ) -> IndexReport:
         self._refuse_missing(sources, prune=prune)
+        self._folders = {source.root: _identity(source) for source in sources}
         self._ignored = IgnoreList(self._catalog, sources)
         plan = Plan()
         try:
-            files = chain(find_files(sources, self._pass_over), extra)
+            files = chain(find_files(sources, self._pass_over, self.report.others), extra)
             make_plan(
                 self._catalog,
                 files,
                 plan,
                 self.report,
                 metadata=metadata,
-                may_prune=lambda: prune and not any(map(_left_meanwhile, sources)),
+                may_prune=lambda: prune and not any(map(self._left_meanwhile, sources)),
                 retry=retry,
                 ignored=self._ignored.holds,
             )
@@ -216,6 +223,9 @@ class IndexRun:
                 moved, overwritten = follow_moves(batch, arrivals, known)
                 for outcome in outcomes:
                     read = outcome.read
+                    entry = known.get(read.found.path)
+                    if read.error is not None and entry is not None and entry.state == "ok":
+                        continue  # out of reach: what was indexed stays
                     batch.put_image(
                         read.found.path,
                         size=read.size,
@@ -313,7 +323,7 @@ class IndexRun:
                     if look_at(path).gone:
                         gone.append(image_id)
             self.report.vanished += len(gone)
-            if _left_meanwhile(source):
+            if self._left_meanwhile(source):
                 self._pass_over(source.path, "the folder went away meanwhile; its pictures stay in the gallery")
                 continue
             for start in range(0, len(gone) if prune else 0, _PRUNE_BATCH):
@@ -330,6 +340,14 @@ class IndexRun:
                 hint = " Its pictures stay in the gallery; --prune takes them out." if was_there else ""
                 refuse_missing(source, hint)
 
+    def _left_meanwhile(self, source: Source) -> bool:
+        """Whether a folder that was there when the run began is not any more, or another is in its place."""
+        if source.kind != "folder":
+            return False
+        found = _identity(source)
+        before = self._folders.get(source.root, found)
+        return found is None or before is None or found[0] != before[0] or not found[1] >= before[1]
+
     def _pass_over(self, path: bytes, reason: str) -> None:
         self.report.passed_over += 1
         self.report.add_problem(from_blob(path), reason)
@@ -339,6 +357,10 @@ class IndexRun:
             self._progress(IndexProgress(self._done, self._total, self.report.failed))
 
 
-def _left_meanwhile(source: Source) -> bool:
-    """Whether a folder that was there when the run began is not any more: a disk that was taken out, most likely."""
-    return source.kind == "folder" and not os.path.isdir(source.root)  # noqa: PTH112 -- bytes
+def _identity(source: Source) -> _Identity | None:
+    """Which folder lies at a source's path, and the disks in it: others, where a disk was taken out meanwhile."""
+    try:
+        found = os.stat(source.root)  # noqa: PTH116 -- bytes
+    except OSError:
+        return None
+    return ((found.st_dev, found.st_ino), mounted_in(source.root)) if stat.S_ISDIR(found.st_mode) else None

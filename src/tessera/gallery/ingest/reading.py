@@ -10,12 +10,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tessera.data import xmp
-from tessera.data.photo_metadata import read_metadata
+from tessera.data.images import DEFAULT_LIMITS, Pixels, load_photo
+from tessera.data.photos import xmp
+from tessera.data.photos.photo_metadata import read_metadata
+from tessera.errors import ImageError, ImageLimitError, printable
 from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import from_blob
+from tessera.gallery.catalog.records import Record
 from tessera.gallery.ingest.sources import FoundFile, explain, sidecar_paths
 
 # A file written again within one tick of the file system's clock keeps its time. A time this fresh proves nothing.
@@ -28,7 +31,7 @@ _WINDOW = 8
 class ReadFile:
     """A file as it was at one moment: its content and hash, or the reason why there is none.
 
-    content None with a hash None and no error: more bytes than the limit, which the loader shall refuse by itself.
+    content None with a hash None and no error: more bytes than the limit, which the loader refuses by itself.
     facts: what the file and the XMP beside it say of the picture, as the catalogue keeps it; remarks: what of that
     could not be right.
     """
@@ -71,18 +74,40 @@ def read_file(found: FoundFile, *, max_bytes: int) -> ReadFile:
             if size > max_bytes:
                 return ReadFile(found, size, mtime_ns)
             content = file.read(max_bytes + 1)
+    except OSError as error:  # its disk may be back tomorrow, and the file as it was: without a time it is tried again
+        return ReadFile(found, found.size, -1, error=explain(error))
+    return with_facts(ReadFile(found, size, mtime_ns, content), _read_sidecar(found))
+
+
+def with_facts(read: ReadFile, sidecar: bytes | None = None) -> ReadFile:
+    """A file whose content has been read, with its hash and what it says of itself."""
+    content = read.content or b""
+    facts, remarks = read_metadata(content, sidecar)
+    digest = hashlib.sha256(content).digest()
+    return replace(read, content_hash=digest, facts=encode_metadata(facts), remarks=tuple(remarks))
+
+
+def read_indexed(path: str, content_hash: str | None, *, max_bytes: int) -> bytes:
+    """A picture's file, if it still is what was indexed: another, or a link, may have been put in its place."""
+    name = printable(path)
+    try:
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ImageError(f"{name} is not a file.")
+            if status.st_size > max_bytes:
+                raise ImageLimitError(f"{name} has {status.st_size:,} bytes, more than the limit of {max_bytes:,}.")
+            content = file.read(max_bytes + 1)
     except OSError as error:
-        return ReadFile(found, found.size, found.mtime_ns, error=explain(error))
-    facts, remarks = read_metadata(content, _read_sidecar(found))
-    return ReadFile(
-        found,
-        size,
-        mtime_ns,
-        content,
-        hashlib.sha256(content).digest(),
-        facts=encode_metadata(facts),
-        remarks=tuple(remarks),
-    )
+        raise ImageError(f"{name}: {explain(error)}.") from error
+    if hashlib.sha256(content).hexdigest() != content_hash:
+        raise ImageError(f"{name} has changed since it was indexed. Index it again.")
+    return content
+
+
+def load_indexed(record: Record, size: int) -> Pixels:
+    """The pixels of an image, if its file still has the content that was indexed, whatever its time says."""
+    return load_photo(read_indexed(record.path, record.content_hash, max_bytes=DEFAULT_LIMITS.max_bytes), size=size)
 
 
 def _read_sidecar(found: FoundFile) -> bytes | None:
@@ -99,5 +124,5 @@ def _open_without_waiting(path: str | bytes, flags: int) -> int:
 
 
 def loader_source(read: ReadFile) -> bytes | str:
-    """What the loader shall decode: the bytes that were hashed, so that both speak of the same content."""
+    """What the loader decodes: the bytes that were hashed, so that both are of the same content."""
     return read.content if read.content is not None else from_blob(read.found.path)

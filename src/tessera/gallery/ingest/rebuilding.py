@@ -8,9 +8,9 @@ from tessera.errors import GalleryError
 from tessera.gallery.catalog.batch import Batch
 from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.paths import from_blob, printable
-from tessera.gallery.ingest.describer import Describer
+from tessera.gallery.describing.describer import Describer
 from tessera.gallery.ingest.indexing import IndexRun
-from tessera.gallery.ingest.plan import Plan
+from tessera.gallery.ingest.planning.plan import Plan
 from tessera.gallery.ingest.sources import FoundFile, look_at
 from tessera.gallery.store import Store
 

@@ -13,17 +13,22 @@ import fnmatch
 import glob
 import os
 import stat
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tessera.data.photos.video import VIDEO_SUFFIXES
 from tessera.errors import UsageError
 from tessera.gallery.catalog.paths import from_blob, printable, to_blob
 from tessera.gallery.ingest.source_lists import LIST_SUFFIXES, read_list
 
 PICTURE_SUFFIXES = frozenset(b".jpg .jpeg .jpe .jfif .png .webp .tif .tiff .gif .bmp .dib .avif .heic .heif".split())
+UNREAD_SUFFIXES = frozenset(
+    [".arw", ".cr2", ".cr3", ".dng", ".jxl", ".nef", ".orf", ".pef", ".raf", ".raw", ".rw2", ".srw", ".psd"]
+)
 Report = Callable[[bytes, str], None]
+_LEADS_OUT = "skipped: this symbolic link leads out of the folders that are followed"
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,21 @@ class FoundFile:
 
 @dataclass(frozen=True)
 class Source:
-    """What one argument means. `root` is the part of the tree where files of it that have vanished would have been."""
+    """What one argument means. `root` is the part of the tree where files of it that have vanished would have been.
+
+    links_within: real folders, of one that others may write into: symbolic links that lead out of them are passed over.
+    """
 
     kind: Literal["folder", "list", "file", "glob", "missing"]
     path: bytes
     root: bytes
+    links_within: tuple[bytes, ...] = ()
 
 
-def resolve_source(given: str | os.PathLike[str]) -> Source:
+def resolve_source(given: str | os.PathLike[str], links_within: Sequence[str | os.PathLike[str]] = ()) -> Source:
     path = to_blob(given)
     if os.path.isdir(path):
-        return Source("folder", path, path)
+        return Source("folder", path, path, tuple(os.path.realpath(to_blob(folder)) for folder in links_within))
     if os.path.lexists(path):
         kind: Literal["list", "file"] = "list" if os.path.splitext(path)[1].lower() in LIST_SUFFIXES else "file"
         return Source(kind, path, path)
@@ -68,14 +77,15 @@ def refuse_missing(source: Source, hint: str = "") -> None:
         raise UsageError(f"There is nothing at {printable(from_blob(source.path))}. Check the path.{hint}")
 
 
-def find_files(sources: Sequence[Source], report: Report) -> Iterator[FoundFile]:
+def find_files(sources: Sequence[Source], report: Report, others: Counter[str] | None = None) -> Iterator[FoundFile]:
     """Every picture of the sources, in a fixed order; a path may come twice.
 
-    report: called with a path and a reason for whatever could not be gone into.
+    report: called with a path and a reason for whatever could not be gone into. others: counts the files of folders, by
+    their endings, that a person may take for pictures of the gallery, too: videos and what is not read.
     """
     for source in sources:
         if source.kind == "folder":
-            yield from _walk(source.path, report)
+            yield from _walk(source.path, report, source.links_within, others)
         elif source.kind == "list":
             for path, metadata in read_list(source.path, report):
                 yield with_sidecar(look_at(path, metadata))
@@ -128,12 +138,17 @@ def explain(error: OSError) -> str:
     return reasons.get(error.errno or 0, error.strerror or str(error))
 
 
-def _walk(root: bytes, report: Report) -> Iterator[FoundFile]:
+def _walk(
+    root: bytes, report: Report, links_within: Sequence[bytes] = (), others: Counter[str] | None = None
+) -> Iterator[FoundFile]:
     visited: set[tuple[int, int]] = set()
     waiting, links = [root], deque[bytes]()
     while waiting or links:
         through_link = not waiting
         folder = links.popleft() if through_link else waiting.pop()
+        if _leads_out(folder, links_within):
+            report(folder, _LEADS_OUT)
+            continue
         try:
             status = os.stat(folder)
             if (status.st_dev, status.st_ino) in visited:
@@ -141,18 +156,31 @@ def _walk(root: bytes, report: Report) -> Iterator[FoundFile]:
                     report(folder, "skipped: this symbolic link leads to a folder that was already looked through")
                 continue
             visited.add((status.st_dev, status.st_ino))
-            files, sidecars, folders, linked = _list_folder(folder, report)
+            files, sidecars, folders, linked = _list_folder(folder, report, others)
         except OSError as error:
             report(folder, f"this folder could not be looked through: {explain(error)}")
             continue
         links.extend(linked)
         waiting.extend(reversed(folders))
         for path in files:
+            if links_within and os.path.islink(path) and _leads_out(path, links_within):
+                report(path, _LEADS_OUT)
+                continue
             found = look_at(path)
             yield with_sidecar(found) if sidecars.intersection(sidecar_paths(path)) else found
 
 
-def _list_folder(folder: bytes, report: Report) -> tuple[list[bytes], set[bytes], list[bytes], list[bytes]]:
+def _leads_out(path: bytes, folders: Sequence[bytes]) -> bool:
+    """Whether what is at a path lies in none of these folders in truth; never where there are none."""
+    if not folders:
+        return False
+    real = os.path.realpath(path)
+    return not any(real == folder or real.startswith(folder.rstrip(b"/") + b"/") for folder in folders)
+
+
+def _list_folder(
+    folder: bytes, report: Report, others: Counter[str] | None
+) -> tuple[list[bytes], set[bytes], list[bytes], list[bytes]]:
     """Pictures, XMP files, folders and links to folders in one folder, sorted; hidden ones and galleries left out."""
     files, sidecars, folders, links = [], set(), [], []
     with os.scandir(folder) as entries:
@@ -170,6 +198,10 @@ def _list_folder(folder: bytes, report: Report) -> tuple[list[bytes], set[bytes]
             elif entry.name == b"catalog.sqlite":
                 report(folder, "skipped: this folder is a gallery")
                 return [], set(), [], []
+            elif others is not None:
+                suffix = os.path.splitext(entry.name)[1].lower().decode("ascii", "replace")
+                if suffix in UNREAD_SUFFIXES or suffix in VIDEO_SUFFIXES:
+                    others[suffix] += 1
     return sorted(files), sidecars, sorted(folders), sorted(links)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from tessera.data.video import is_video, scene_frames
-from tessera.errors import ImageError
+from tessera.data.photos.video import is_video, scene_frames
+from tessera.errors import ImageError, printable
 from tessera.gallery.catalog.paths import from_blob
 from tessera.gallery.ingest.sources import Source
 from tessera.storage import parse_json, write_atomically
@@ -41,7 +41,7 @@ def list_frames(gallery_dir: Path, sources: Sequence[Source], report: Callable[[
                 _write_frames(path, folder)
             except ImageError as error:
                 shutil.rmtree(folder, ignore_errors=True)
-                report(str(path), str(error))
+                report(str(path), str(error).removeprefix(f"{printable(str(path))} "))
                 continue
             write_atomically(folder / _STATE_NAME, json.dumps(state).encode())
         lists.append(folder / LIST_NAME)

@@ -30,6 +30,9 @@ def take_apart(store: Store, kind: str, ids: Sequence[int], image_id: int | None
         lacking = [wanted for wanted in (*ids, *([image_id] if image_id else [])) if wanted not in found]
         if lacking:
             raise UsageError(f"There is no image {lacking[0]} in this gallery.")
+        unread = [str(image_id) for image_id, record in found.items() if record.state != "ok"]
+        if unread:
+            raise UsageError(f"The image {unread[0]} could not be read, so it is a copy of none and in no group.")
         contents = sorted({str(found[other].content_hash) for other in ids})
         if image_id is None:
             pairs = [*combinations(contents, 2), *((content, content) for content in contents)]

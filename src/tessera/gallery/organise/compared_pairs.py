@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from tessera.errors import GalleryLockedError
 
 if TYPE_CHECKING:
     from tessera.gallery.store import Store
+
+log = logging.getLogger(__name__)
+
+_BETWEEN_TRIES_S = 0.2
+T = TypeVar("T")
+
+
+def when_nobody_writes(act: Callable[[], T]) -> T:
+    """What `act` gives, tried until no other process writes: an hour of comparing must not end at its last step."""
+    is_said = False
+    while True:
+        try:
+            return act()
+        except GalleryLockedError as error:
+            if not is_said:
+                log.warning("%s What was compared is written down then.", error)
+            is_said = True
+            time.sleep(_BETWEEN_TRIES_S)
 
 
 class ComparedPairs:

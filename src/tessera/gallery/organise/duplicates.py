@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tessera.data.images import Pixels, load_photo
+from tessera.data.images import Pixels
 from tessera.data.signature import SIDE, make_signature, symmetry
 from tessera.errors import GalleryLockedError, ImageError
-from tessera.gallery.catalog.snapshot import Record, stored_dim
+from tessera.gallery.catalog.records import Record
+from tessera.gallery.catalog.snapshot import stored_dim
+from tessera.gallery.ingest.reading import load_indexed
 from tessera.gallery.organise.apart import pairs_apart
-from tessera.gallery.organise.compared_pairs import ComparedPairs
+from tessera.gallery.organise.compared_pairs import ComparedPairs, when_nobody_writes
 from tessera.gallery.organise.components import connected_components
 from tessera.gallery.organise.pair_reader import PairReader
 from tessera.index.neighbours import NeighbourSearch, neighbour_pairs
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from tessera.gallery.store import Store
 
 PAIR_KIND = "copy"
-_NEVER_NS = 1 << 63  # a file whose time says nothing is nobody's original
+_TOGETHER_NS = 3600 * 10**9
+_NEVER_NS = 1 << 63  # a file without a usable time is never taken for the original
 _NEIGHBOURS = 8
 _LEAST_COSINE = 0.6  # of descriptors
 _LEAST_LIKENESS = 0.85  # of signatures
@@ -75,6 +78,13 @@ class CopyGroup:
             ],
         }
 
+    def _repr_html_(self) -> str:
+        """A strip of pictures, for a notebook."""
+        from tessera.explain.strip import strip_html
+
+        kept = (self.keep.path, f"keep: {self.reason}")
+        return strip_html([kept, *((copy.record.path, "exact" if copy.exact else "near") for copy in self.copies)])
+
 
 def find_duplicates(
     store: Store, ids: Sequence[int] | None = None, progress: Progress = lambda *_: None
@@ -92,7 +102,8 @@ def find_duplicates(
     reader = PairReader({record.id: record for record in firsts})
     for scores in _compare(reader, lacking, symmetries, [record.id for record in firsts], progress):
         compared.add({(contents[a], contents[b]): score for (a, b), score in scores.items()})
-    compared.save()
+    when_nobody_writes(compared.save)
+    reader.warn()
     return read_duplicates(store, ids)
 
 
@@ -164,7 +175,7 @@ def _signatures(store: Store, records: Sequence[Record]) -> npt.NDArray[np.float
     for record in records:
         if record.id not in stored:
             try:
-                made[record.id] = make_signature(load_photo(record.path, size=256))
+                made[record.id] = make_signature(load_indexed(record, 256))
             except ImageError:
                 continue
     if made:
@@ -227,7 +238,8 @@ def _compare(
             if match.transformation is not None and match.inliers >= _GEOMETRY.min_inliers
         ]
         found = check([pair for pair, _ in fitting], [transformation for _, transformation in fitting])
-        yield dict.fromkeys(part, 0.0) | found
+        scores = dict.fromkeys(part, 0.0) | found
+        yield {(a, b): score for (a, b), score in scores.items() if reader.has_read((image_ids[a], image_ids[b]))}
         progress(total - len(rest) + start + len(part), total)
 
 
@@ -248,16 +260,20 @@ def _group(members: Mapping[int, Sequence[Record]], agreement: Mapping[int, floa
 
 
 def choose_original(records: Iterable[Record]) -> tuple[Record, str]:
-    """The picture to keep: the one that still says which camera took it, then the largest, the oldest, the longest."""
+    """The picture to keep: the one that still says which camera took it, then the largest, the oldest, the longest.
+
+    Files that were written within an hour of one another may have been copied together: none of them is older.
+    """
     candidates = list(records)
     questions: list[tuple[str, Callable[[Record], Any]]] = [
         ("it still has its camera's data", lambda record: "camera" in record.metadata),
         ("it is the largest", lambda record: (record.width or 0) * (record.height or 0)),
-        ("it is the oldest", lambda record: -record.mtime_ns if record.mtime_ns > 0 else -_NEVER_NS),
+        ("it is the oldest", lambda record: _time_of(record) < oldest + _TOGETHER_NS),
         ("its file is the largest", lambda record: record.size),
         ("its path is the shortest", lambda record: (-len(record.path), [-ord(letter) for letter in record.path])),
     ]
     for reason, measure in questions:
+        oldest = min(map(_time_of, candidates))
         values = [measure(record) for record in candidates]
         most = max(values)
         if any(value != most for value in values):
@@ -265,3 +281,7 @@ def choose_original(records: Iterable[Record]) -> tuple[Record, str]:
             if len(candidates) == 1:
                 return candidates[0], reason
     return candidates[0], "they are alike in everything"
+
+
+def _time_of(record: Record) -> int:
+    return record.mtime_ns if record.mtime_ns > 0 else _NEVER_NS

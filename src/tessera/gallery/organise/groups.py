@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tessera.data.images import Pixels
-from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.catalog.records import Record
 from tessera.gallery.organise.apart import pairs_apart
-from tessera.gallery.organise.compared_pairs import ComparedPairs
+from tessera.gallery.organise.compared_pairs import ComparedPairs, when_nobody_writes
 from tessera.gallery.organise.components import Edges, join_components
 from tessera.gallery.organise.duplicates import images_by_content, stored_descriptors
 from tessera.gallery.organise.pair_reader import PairReader
@@ -54,12 +54,22 @@ class PhotoGroup:
         images = [{"id": record.id, "path": record.path} for record in self.images]
         return {"group": self.id, "cover": images[0], "images": images}
 
+    def _repr_html_(self) -> str:
+        """A strip of pictures, for a notebook."""
+        from tessera.explain.strip import strip_html
+
+        return strip_html((record.path, "" if rank else "cover") for rank, record in enumerate(self.images))
+
 
 def find_groups(store: Store, progress: Progress = lambda *_: None) -> list[PhotoGroup]:
     """Compare what was not compared before, join, and keep the groups. The gallery is locked only to write."""
     _compare(store, images_by_content(store, None), progress)
-    with store.write():
-        return join_groups(store)
+
+    def join() -> list[PhotoGroup]:
+        with store.write():
+            return join_groups(store)
+
+    return when_nobody_writes(join)
 
 
 def join_groups(store: Store) -> list[PhotoGroup]:
@@ -85,6 +95,15 @@ def join_groups(store: Store) -> list[PhotoGroup]:
     return read_groups(store)
 
 
+def rejoin_groups(store: Store) -> None:
+    """Put images that came back into their groups, by the pairs that were compared; where none were, there is none."""
+    with store.write():
+        with store.catalog.read() as snapshot:
+            is_grouped = bool(snapshot.compared_pairs(PAIR_KIND))
+        if is_grouped:
+            join_groups(store)
+
+
 def read_groups(store: Store) -> list[PhotoGroup]:
     """The groups as they were found last, the largest first."""
     with store.catalog.read() as snapshot:
@@ -92,6 +111,17 @@ def read_groups(store: Store) -> list[PhotoGroup]:
         records = snapshot.records([image_id for ids in kept.values() for image_id in ids])
     groups = [PhotoGroup(number, tuple(records[i] for i in ids)) for number, ids in kept.items() if len(ids) > 1]
     return sorted(groups, key=lambda group: (-len(group.images), group.id))
+
+
+def read_group(store: Store, image_id: int) -> PhotoGroup | None:
+    """The group that an image is in, as groups were found last."""
+    with store.catalog.read() as snapshot:
+        record = snapshot.records([image_id]).get(image_id)
+        if record is None or record.group_id is None:
+            return None
+        ids = snapshot.group(record.group_id)
+        records = snapshot.records(ids)
+    return PhotoGroup(record.group_id, tuple(records[i] for i in ids)) if len(ids) > 1 else None
 
 
 def _compare(store: Store, by_content: Mapping[str, Sequence[Record]], progress: Progress) -> None:
@@ -107,10 +137,12 @@ def _compare(store: Store, by_content: Mapping[str, Sequence[Record]], progress:
     reader = PairReader({record.id: record for record in firsts})
     for start in range(0, len(lacking), _BLOCK):
         part = lacking[start : start + _BLOCK]
-        found = _verify(reader, [(firsts[a].id, firsts[b].id) for a, b in part])
-        compared.add({(contents[a], contents[b]): float(score) for (a, b), score in zip(part, found, strict=True)})
+        pairs_of_ids = [(firsts[a].id, firsts[b].id) for a, b in part]
+        found = zip(part, pairs_of_ids, _verify(reader, pairs_of_ids), strict=True)
+        compared.add({(contents[a], contents[b]): float(score) for (a, b), ids, score in found if reader.has_read(ids)})
         progress(start + len(part), len(lacking))
-    compared.save()
+    when_nobody_writes(compared.save)
+    reader.warn()
 
 
 def _matches(store: Store, contents: Sequence[str]) -> Edges:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tessera.errors import StorageError, UsageError, printable
+from tessera.data.images import DEFAULT_LIMITS
+from tessera.errors import ImageError, StorageError, UsageError, printable
+from tessera.gallery.catalog.records import Record
+from tessera.gallery.ingest.reading import read_indexed
+from tessera.gallery.ingest.sources import is_picture_name
 from tessera.gallery.organise.duplicates import CopyGroup
-from tessera.storage import parse_json, storage_error, write_atomically
+from tessera.storage import make_folder, move_file, parse_json, write_atomically
 
 if TYPE_CHECKING:
     from tessera.gallery.gallery import Gallery
+
+log = logging.getLogger(__name__)
 
 JOURNAL = "tessera-moved.json"
 
@@ -35,68 +41,106 @@ class Moved:
 def move_copies(gallery: Gallery, groups: Sequence[CopyGroup], folder: Path) -> list[Moved]:
     """Move the copies of each group into a folder, out of the gallery, and write down where they were.
 
-    Each move is in the journal before it is made, so one that was interrupted can be undone as well. The folder is
-    ignored from now on: the next `index` of what lies above it does not bring the copies back.
+    The journal comes first, so moves that were interrupted can be undone as well. The folder is ignored from now on:
+    the next `index` of what lies above it does not bring the copies back. What is no copy of a kept picture any more
+    stays where it is.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error(error, folder) from error
-    journal = _read_journal(folder)
-    moved: list[Moved] = []
+    if gallery.holds(folder):
+        raise UsageError(f"{printable(folder)} holds pictures of this gallery. Name another folder for the copies.")
+    with gallery.writing():  # an index run meanwhile would see files that are neither here nor there
+        make_folder(folder)
+        journal = _read_journal(folder)
+        planned = _plan_moves(groups, folder)
+        _write_journal(folder, [*journal, *planned.values()])
+        gallery.ignore(folder)
+        moved: list[int] = []
+        try:
+            for image_id, entry in planned.items():
+                move_file(Path(entry.origin), Path(entry.target))
+                moved.append(image_id)
+        finally:
+            if moved:
+                gallery.remove(moved, ignore=False)
+    return list(planned.values())
+
+
+def _plan_moves(groups: Sequence[CopyGroup], folder: Path) -> dict[int, Moved]:
+    """Where each copy goes, by its id. A copy is left if its file has changed, or is the kept one by another name."""
+    planned: dict[int, Moved] = {}
+    taken: set[Path] = set()
     for group in groups:
+        keep = Path(group.keep.path)
+        if not _is_as_indexed(group.keep):
+            log.warning("%s is gone or has changed: its copies stay where they are", printable(keep))
+            continue
         for copy in group.copies:
             origin = Path(copy.record.path)
-            if not origin.is_file():
+            if origin.is_symlink() or not _is_as_indexed(copy.record) or origin.samefile(keep):
+                log.warning("%s stays: it is a link, or has changed since it was indexed", printable(origin))
                 continue
-            entry = Moved(str(origin), str(_free_name(folder, origin)), copy.record.metadata)
-            journal.append(entry)
-            _write_journal(folder, journal)
-            try:
-                shutil.move(origin, entry.target)
-            except OSError as error:
-                raise StorageError(
-                    f"{printable(origin)} could not be moved: {error.strerror or error}. "
-                    f"{len(moved)} files were moved before it; --undo {printable(folder)} brings them back."
-                ) from error
-            moved.append(entry)
-    if moved:
-        gallery.remove([entry.origin for entry in moved], ignore=False)
-    gallery.ignore(folder)
-    return moved
+            target = _free_name(folder, origin, taken)
+            taken.add(target)
+            planned[copy.record.id] = Moved(str(origin), str(target), copy.record.metadata)
+    return planned
+
+
+def _is_as_indexed(record: Record) -> bool:
+    try:
+        read_indexed(record.path, record.content_hash, max_bytes=DEFAULT_LIMITS.max_bytes)
+    except ImageError:
+        return False
+    return True
 
 
 def undo_moves(gallery: Gallery, folder: Path) -> list[Moved]:
-    """Bring back what `move_copies` moved into a folder; where a name is taken meanwhile, the file stays."""
+    """Bring back what `move_copies` moved into a folder; where a name is taken meanwhile, the file stays.
+
+    The journal is written last: one that was interrupted goes on where it stopped.
+    """
     journal = _read_journal(folder)
     if not journal:
         raise UsageError(f"{printable(folder)} holds no {JOURNAL}: no copies were moved there.")
-    back, left = [], []
-    for entry in reversed(journal):
-        origin, target = Path(entry.origin), Path(entry.target)
-        if not target.is_file():
-            continue  # it was moved on by hand, or never came
-        if origin.exists():
-            left.append(entry)
-            continue
-        origin.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(target, origin)
-        back.append(entry)
-    _write_journal(folder, left[::-1])
-    gallery.unignore(folder)
-    for entry in back:
-        gallery.index(entry.origin, metadata=entry.metadata or None)
-    if left:
-        gallery.ignore(folder)
+    for entry in journal:
+        _refuse_foreign(entry, folder)
+    back: list[Moved] = []
+    left: list[Moved] = []
+    with gallery.writing():
+        for entry in reversed(journal):
+            origin, target = Path(entry.origin), Path(entry.target)
+            if target.is_file() and os.path.lexists(origin):
+                left.append(entry)
+                continue
+            if target.is_file():
+                make_folder(origin.parent)
+                move_file(target, origin)
+            elif not origin.is_file():
+                continue  # it was moved on by hand
+            known = gallery.find(origin)
+            gallery.index_file(origin, metadata={**entry.metadata, **(known.metadata if known else {})} or None)
+            back.append(entry)
+        gallery.rejoin_groups()
+        if not left:
+            gallery.unignore(folder)
+        _write_journal(folder, left[::-1])
     return back
 
 
-def _free_name(folder: Path, origin: Path) -> Path:
-    number, name = 1, origin.name
-    while os.path.lexists(folder / name):
+def _refuse_foreign(entry: Moved, folder: Path) -> None:
+    """A folder of copies may come from somebody else: its journal moves pictures out of that folder, and no more."""
+    is_own = Path(entry.target).parent.resolve() == folder.resolve()
+    if not is_own or not all(is_picture_name(os.fsencode(path)) for path in (entry.origin, entry.target)):
+        raise UsageError(
+            f"{printable(folder / JOURNAL)} names {printable(entry.target)}, which is no copy in that folder. "
+            "Nothing was moved."
+        )
+
+
+def _free_name(folder: Path, origin: Path, taken: Container[Path]) -> Path:
+    number, target = 1, folder.absolute() / origin.name
+    while target in taken or os.path.lexists(target):
         number += 1
-        name = f"{origin.stem}-{number}{origin.suffix}"
-    return (folder / name).absolute()
+        target = target.with_name(f"{origin.stem}-{number}{origin.suffix}")
+    return target
 
 
 def _read_journal(folder: Path) -> list[Moved]:
@@ -104,10 +148,18 @@ def _read_journal(folder: Path) -> list[Moved]:
     if not path.is_file():
         return []
     try:
-        entries = parse_json(path.read_text("utf-8"))
-        return [Moved(entry["from"], entry["to"], entry["metadata"]) for entry in entries]
+        return [_read_entry(entry) for entry in parse_json(path.read_text("utf-8"))]
+    except OSError as error:
+        raise StorageError(f"{printable(path)} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{printable(path)} is no list of moved copies. Mend it, or choose another folder.") from error
+
+
+def _read_entry(entry: dict[str, Any]) -> Moved:
+    origin, target, metadata = str(entry["from"]), str(entry["to"]), dict(entry["metadata"])
+    if "\0" in origin + target:
+        raise ValueError("no path")
+    return Moved(origin, target, metadata)
 
 
 def _write_journal(folder: Path, journal: Sequence[Moved]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,18 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tessera.data.images import Pixels, load_photo
+from tessera.data.images import Pixels
 from tessera.errors import ImageError
 from tessera.extract.runtime import default_threads
-from tessera.gallery.catalog.snapshot import Record
+from tessera.gallery.catalog.records import Record
+from tessera.gallery.ingest.reading import load_indexed
 from tessera.local.alignment import SIZE as PIXELS_SIZE
 from tessera.local.alignment import Transformation, to_unit_squares
 from tessera.local.features import LocalFeatures
 from tessera.local.sift import SiftExtractor
 from tessera.local.verification import VerificationConfig, verify
+
+log = logging.getLogger(__name__)
 
 FEATURES_SIZE = 640
 _FEATURES = 600
@@ -42,10 +46,11 @@ class PairMatch:
 
 
 class PairReader:
-    """Local features and small pixels of images by id. One that cannot be read any more has none."""
+    """Local features and small pixels of images by id. One that cannot be read, or has changed since, has none."""
 
     def __init__(self, records: Mapping[int, Record]) -> None:
         self._records = records
+        self._unread: set[int] = set()
         self._features: OrderedDict[int, LocalFeatures | None] = OrderedDict()
         self._pixels: OrderedDict[int, Pixels | None] = OrderedDict()
 
@@ -88,6 +93,19 @@ class PairReader:
                 answers += pool.map(compare_pair, range(start, stop))
         return answers
 
+    def has_read(self, pair: tuple[int, int]) -> bool:
+        """Whether both were read when they were asked for: else nothing is known of them, and they may be back."""
+        return self._unread.isdisjoint(pair)
+
+    def warn(self) -> None:
+        """Say how many could not be read."""
+        if self._unread:
+            log.warning(
+                "%d pictures are gone, cannot be read, or have changed since they were indexed; they are compared when "
+                "they are back, or indexed again",
+                len(self._unread),
+            )
+
     def _fill(
         self,
         cache: OrderedDict[int, Any],
@@ -112,6 +130,7 @@ class PairReader:
 
     def _read(self, image_id: int, size: int) -> Pixels | None:
         try:
-            return np.ascontiguousarray(load_photo(self._records[image_id].path, size=size))
+            return np.ascontiguousarray(load_indexed(self._records[image_id], size))
         except ImageError:
+            self._unread.add(image_id)
             return None

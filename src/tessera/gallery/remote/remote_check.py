@@ -7,12 +7,15 @@ a shard that is not sent yet: then a row is said to be lacking, and sending it t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tessera.errors import GalleryDamagedError
 from tessera.gallery.check import CheckReport, Finding
 from tessera.gallery.remote.remote_store import RemoteStore, ensure_collection
 from tessera.gallery.remote.remote_writer import send_shards
-from tessera.gallery.remote.shards import REMOVED
+from tessera.gallery.remote.shards import FAILED, IMAGES, REMOVED
+
+_NEVER: tuple[str, dict[str, Any]] = ("", {})
 
 
 @dataclass
@@ -22,6 +25,7 @@ class _Comparison:
     lacking: dict[str, int] = field(default_factory=dict)
     dead: dict[str, int] = field(default_factory=dict)  # doubled or removed
     damaged: list[str] = field(default_factory=list)
+    damaged_rows: list[tuple[str, str]] = field(default_factory=list)  # of what failed or was removed: kind, name
 
 
 def check_remote(store: RemoteStore, *, repair: bool, deep: bool = False) -> CheckReport:
@@ -35,13 +39,20 @@ def check_remote(store: RemoteStore, *, repair: bool, deep: bool = False) -> Che
         report.findings.append(Finding("damage", f"The collection in {collection.connection.uri} is missing.", repair))
         if not repair:
             return report
+    store.refuse_empty_storage()
     if repair:
         ensure_collection(collection, store.settings)
     found = _compare(store, deep=deep)
-    _add(report, found.damaged, "{} shards are damaged; their images are taken out and described again.", repair)
+    _add(report, found.damaged, "{} shards are damaged; `tessera index` describes their images again.", repair)
+    for kind, what in (
+        (FAILED, "could not be read: they are tried again"),
+        (REMOVED, "were removed: they may be back"),
+    ):
+        names = [name for other, name in found.damaged_rows if other == kind]
+        _add(report, names, f"{{}} lists of pictures that {what}, are damaged.", repair)
     if repair:
-        for name in found.damaged:
-            shards.delete(name)
+        for kind, name in [*((IMAGES, name) for name in found.damaged), *found.damaged_rows]:
+            shards.set_aside(kind, name)
         send_shards(shards, collection, sorted(found.lacking))
     _add(report, found.lacking, "{} images of the shards are not in the collection.", repair)
     strange = _strange(store)
@@ -65,20 +76,21 @@ def _compare(store: RemoteStore, *, deep: bool) -> _Comparison:
     shards = store.shards
     names = shards.names("images")
     there = set(names)
-    removed = {image_id: name for image_id, (name, _) in shards.read_rows(REMOVED).items()}
     found = _Comparison()
+    removed = shards.read_rows(REMOVED, lambda name: found.damaged_rows.append((REMOVED, name)))
+    shards.read_rows(FAILED, lambda name: found.damaged_rows.append((FAILED, name)))
     for name in names:
         try:
             if deep:
                 shards.read_images(name)
-            ids = [int(row["id"]) for row in shards.read_columns(name, ["id"])]
+            ids = shards.read_ids(name)
         except GalleryDamagedError:
             found.damaged.append(name)
             continue
         stored = store.collection.get(ids)
         lacking = dead = 0
         for image_id in ids:
-            if removed.get(image_id, "") > name:
+            if removed.get(image_id, _NEVER)[0] > name:
                 dead += 1
             elif image_id not in stored or stored[image_id].span.shard not in there:
                 lacking += 1
@@ -93,14 +105,14 @@ def _compare(store: RemoteStore, *, deep: bool) -> _Comparison:
 
 def _strange(store: RemoteStore) -> list[int]:
     """Rows of the collection whose shard is not there, or that were removed after it was written."""
-    removed = {image_id: name for image_id, (name, _) in store.shards.read_rows(REMOVED).items()}
+    removed = store.shards.read_rows(REMOVED, lambda _: None)
     strange: list[int] = []
     names: set[str] = set()
     for part in store.collection.stream():
         shard_of = {image_id: one.span.shard for image_id, one in part.items()}
         if not names.issuperset(shard_of.values()):
             names = set(store.shards.names("images"))  # after the rows: a shard is there before they are
-        strange += [i for i, shard in shard_of.items() if shard not in names or removed.get(i, "") > shard]
+        strange += [i for i, shard in shard_of.items() if shard not in names or removed.get(i, _NEVER)[0] > shard]
     return strange
 
 

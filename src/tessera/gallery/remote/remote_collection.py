@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -15,16 +17,16 @@ import numpy.typing as npt
 from tessera.errors import GalleryError, GalleryMismatchError, TesseraError
 from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import from_blob
-from tessera.gallery.catalog.snapshot import Record, entry_of
+from tessera.gallery.catalog.records import Record, entry_of
 from tessera.gallery.engines.milvus_collection import PAGE_ROWS, PUSH_ROWS, Description, MilvusCollection, row_of
-from tessera.gallery.engines.milvus_connection import CALL_S
+from tessera.gallery.engines.milvus_connection import CALL_S, MilvusConnection
 from tessera.gallery.engines.milvus_filters import ALWAYS_TYPED
-from tessera.gallery.engines.milvus_index import MilvusIndex, choose_index
+from tessera.gallery.engines.milvus_index import CODES, MilvusIndex, choose_index
 from tessera.gallery.remote.shards import RemoteImage, Span, key_of
 
 _LARGEST_TEXT = 65535
 _GROWN = 1_000_000  # images that an index is chosen for: it will grow, and many write to it, so none replaces it
-_EFFORT = 256
+_EFFORT, _CANDIDATES = 256, 400
 _LOOKUP = 500
 _KEYS = 1 << 63
 Found = dict[int, "Stored"]
@@ -42,14 +44,26 @@ class Stored:
 
 
 class RemoteCollection(MilvusCollection):
+    """dim, codec, asked_type: how it is to be indexed, if it is made here."""
+
     layout = "remote-1"
 
-    def ensure(self, fingerprint: str, dim: int, codec: str) -> Description:
+    def __init__(self, connection: MilvusConnection, name: str, *, dim: int, codec: str, asked_type: str) -> None:
+        super().__init__(connection, name)
+        self._dim, self._codec, self._asked_type = dim, codec, asked_type
+
+    def for_readers(self) -> RemoteCollection:
+        """The same rows without waiting for what others have just written: a fifth of a second a question."""
+        reading = copy.copy(self)
+        reading._consistency = "Bounded"
+        return reading
+
+    def ensure(self, fingerprint: str) -> Description:
         """The collection, made where there is none yet; two who make it at once make one."""
         made = self.describe()
         if made is None:
             try:
-                self.connection.call(lambda client: self._make(client, fingerprint, dim, codec))
+                self.connection.call(lambda client: self._make(client, fingerprint))
             except TesseraError:
                 if (made := self.describe()) is None:
                     raise
@@ -66,10 +80,10 @@ class RemoteCollection(MilvusCollection):
             )
         return made
 
-    def _make(self, client: Any, fingerprint: str, dim: int, codec: str) -> None:
-        index = choose_index(_GROWN, codec, is_file=self.connection.is_file)
+    def _make(self, client: Any, fingerprint: str) -> None:
+        index = choose_index(_GROWN, self._dim, self._codec, self.connection, self._asked_type)
         if not client.has_collection(self.name, timeout=CALL_S):
-            self._create(client, Description(fingerprint, ALWAYS_TYPED), dim)
+            self._create(client, Description(fingerprint, ALWAYS_TYPED), self._dim)
         chosen = client.prepare_index_params()
         if not self.connection.is_file:
             chosen.add_index("path_key", index_type="STL_SORT")  # first: with the other, someone else may load it
@@ -77,9 +91,12 @@ class RemoteCollection(MilvusCollection):
         client.create_index(self.name, chosen, timeout=CALL_S)
         client.load_collection(self.name, timeout=CALL_S)
 
-    def index(self, codec: str) -> MilvusIndex:
-        chosen = choose_index(_GROWN, codec, is_file=self.connection.is_file)
-        return MilvusIndex(chosen.type, chosen.build, _EFFORT)
+    @cached_property
+    def index(self) -> MilvusIndex:
+        """What whoever made the collection has chosen for it."""
+        said = self.connection.call(lambda client: client.describe_index(self.name, "descriptor", timeout=CALL_S))
+        index_type = str(said["index_type"])
+        return MilvusIndex(index_type, effort=_EFFORT, candidates=_CANDIDATES if index_type in CODES else 0)
 
     def _add_fields(self, schema: Any) -> None:
         from pymilvus import DataType

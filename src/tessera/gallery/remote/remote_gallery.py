@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from tessera.errors import GalleryError, UsageError
 from tessera.gallery.catalog.metadata import encode_metadata
 from tessera.gallery.catalog.paths import printable, to_blob
-from tessera.gallery.catalog.snapshot import Record
-from tessera.gallery.gallery import Gallery, PathOrId
+from tessera.gallery.catalog.records import Record
+from tessera.gallery.gallery import Gallery
 from tessera.gallery.ingest.sources import Source, refuse_missing, resolve_source
 from tessera.gallery.remote.remote_collection import Stored
 from tessera.gallery.remote.remote_store import RemoteStore, ensure_collection
 from tessera.gallery.remote.remote_writer import RemoteWriter
 from tessera.gallery.remote.shards import FAILED, REMOVED
 from tessera.gallery.remote.work_units import is_handed_out
+from tessera.gallery.removing import PathOrId
 from tessera.gallery.results import IndexProgress, IndexReport
 
 if TYPE_CHECKING:
@@ -71,14 +72,17 @@ class RemoteGallery(Gallery):
         report.seconds = time.perf_counter() - started
         return report
 
-    def index_file(self, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> IndexReport:
-        blob = to_blob(path)
+    def _index(
+        self, found: Sequence[Source], *, metadata: Mapping[str, Any] | None, prune: bool = False, **_: Any
+    ) -> IndexReport:
         from tessera.gallery.remote.remote_run import RemoteRun
 
+        started = time.perf_counter()
         self._refuse_strange_collection()
         given = None if metadata is None else encode_metadata(metadata)
-        report = RemoteRun(self._store).run([Source("file", blob, blob)], metadata=given)
+        report = RemoteRun(self._store).run(found, metadata=given, prune=prune)
         report.images = len(self)
+        report.seconds = time.perf_counter() - started
         return report
 
     def _hand_out(
@@ -133,6 +137,7 @@ class RemoteGallery(Gallery):
                 what = f"an image with the id {item}" if isinstance(item, int) else printable(item)
                 raise GalleryError(f"The gallery does not hold {what}. Nothing was removed.")
             found |= those
+        self._store.refuse_empty_storage()
         writer = RemoteWriter(self._store.shards, self._store.collection, self._store.settings)
         for image_id, stored in found.items():
             writer.remove(image_id, os.fsencode(stored.record.path), ignore=ignore)
@@ -152,13 +157,14 @@ class RemoteGallery(Gallery):
             "copies": 0,
             **stored,
             "generation": images,
+            "disk_bytes": bytes_stored,
             "catalog_bytes": bytes_stored,
             "local_bytes": 0,
             "index": {
                 "engine": settings["engine"],
                 "collection": collection.name,
                 "size": images,
-                "type": collection.index(settings["codec"]).type,
+                "type": collection.index.type,
             },
             "local_features": {"images": images, "bytes": 0},
             "shards": {"count": len(shards.names("images")), "bytes": bytes_stored, "unsent": unsent},
@@ -189,7 +195,7 @@ class RemoteGallery(Gallery):
         return check_remote(self._store, repair=repair, deep=deep)
 
     def _refusal(self, what: str) -> UsageError:
-        return UsageError(f"{what} needs a catalogue on this machine; {printable(self.path)} has a remote one.")
+        return UsageError(f"{what} needs a catalogue on this machine; this gallery has a remote one.")
 
 
 def _blob(path: str | os.PathLike[str]) -> bytes:
@@ -206,7 +212,8 @@ def _refuse(name: str) -> Any:
 
 # What asks for every image of one machine, or changes what many have written.
 for _name in (
-    "add", "count", "duplicates", "explain", "export_descriptors", "facets", "folders", "groups", "ignore", "images",
-    "leave_group", "migrate", "months", "spans", "take_apart", "unignore", "writing",
+    "add", "count", "duplicates", "explain", "export_descriptors", "facets", "folders", "group_of", "groups", "ignore",
+    "images", "leave_group", "migrate", "months", "rejoin_groups", "spans", "take_apart",
+    "unignore", "writing",
 ):  # fmt: skip
     setattr(RemoteGallery, _name, _refuse(_name.replace("_", "-")))

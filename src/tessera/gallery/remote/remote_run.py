@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tessera.data.decoding import DEFAULT_LIMITS
+from tessera.data.photos.decoding import DEFAULT_LIMITS
 from tessera.extract.pipeline import Extraction
 from tessera.gallery.catalog.paths import from_blob
 from tessera.gallery.ingest.reading import ReadFile, loader_source, read_ahead
@@ -61,6 +61,7 @@ class RemoteRun:
 
     def begin(self, named: Collection[bytes] = ()) -> None:
         """Send what killed writers have left, and learn what failed and what was removed before, unless it is named."""
+        self._store.refuse_empty_storage()  # first: the next makes folders
         self._store.shards.refuse_unwritable()
         send_shards(self._store.shards, self._collection, self._store.shards.unsent())
         self._failed = self._store.shards.read_rows(FAILED)
@@ -252,7 +253,8 @@ def _is_there(path: bytes, stored: Stored) -> bool:
     if b"://" in path:
         return True
     file = look_at(path)
-    return (file.size, file.mtime_ns) == (stored.record.size, stored.record.mtime_ns)
+    # A file that was younger than a tick of the clock when it was read has no time there.
+    return file.size == stored.record.size and stored.record.mtime_ns in (-1, file.mtime_ns)
 
 
 def _batched(items: Iterable[T], count: int) -> Iterator[list[T]]:

@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from tessera.errors import UsageError
 from tessera.gallery.catalog.filters import AnyCondition, Condition
-from tessera.gallery.catalog.snapshot import Ids, Record
+from tessera.gallery.catalog.records import Ids, Record
 from tessera.gallery.engines.engine import Allowed
 from tessera.gallery.engines.milvus_collection import PAGE_ROWS
 from tessera.gallery.engines.milvus_filters import ALWAYS_TYPED, to_expression
+from tessera.gallery.engines.milvus_index import Scores, search_best
 from tessera.gallery.remote.remote_collection import RemoteCollection, Stored
 from tessera.gallery.remote.shards import FAILED, Shards
 
-Scores = npt.NDArray[np.float32]
 _SAMPLED_KEYS = 500
 
 
@@ -69,6 +69,9 @@ class RemoteSnapshot:
 
     def has_features_of(self, fingerprint: str) -> bool:
         return bool(self._settings["local_fingerprint"] == fingerprint)
+
+    def has_earlier_features(self, fingerprint: str) -> bool:
+        return False  # its writers refuse any system but the one that it was made with
 
     def spread_ids(self, count: int) -> Ids:
         return np.array(self._collection.sample(count, self.searchable), np.int64)
@@ -120,22 +123,15 @@ class RemoteCatalog:
 class RemoteIndex:
     """The collection, searched; filters are sent as expressions, whatever they admit."""
 
-    def __init__(self, collection: RemoteCollection, codec: str, size: int) -> None:
-        self._collection, self._index = collection, collection.index(codec)
-        self.size = size
+    def __init__(self, collection: RemoteCollection, snapshot: RemoteSnapshot) -> None:
+        self._collection, self._snapshot = collection, snapshot
+        self.size = snapshot.searchable
 
     def search(self, queries: npt.ArrayLike, k: int, *, allowed: npt.ArrayLike | None = None) -> tuple[Scores, Ids]:
         asked = np.atleast_2d(np.asarray(queries, np.float32))
-        k_asked = min(k, PAGE_ROWS)
         expression = expression_of(allowed.conditions) if isinstance(allowed, Allowed) else ""
-        scores = np.full((len(asked), k), -np.inf, np.float32)
-        ids = np.full((len(asked), k), -1, np.int64)
-        answers = self._collection.search(asked, k_asked, expression, self._index.parameters_for(k_asked))
-        for q, (found, likeness) in enumerate(answers):
-            best = np.lexsort((np.array(found, np.int64), -np.array(likeness, np.float32)))
-            ids[q, : len(best)] = np.array(found, np.int64)[best]
-            scores[q, : len(best)] = np.array(likeness, np.float32)[best]
-        return scores, ids
+        collection, descriptors = self._collection, self._snapshot.descriptors
+        return search_best(collection, collection.index, asked, k, [expression], descriptors)
 
 
 def expression_of(conditions: tuple[AnyCondition, ...]) -> str:

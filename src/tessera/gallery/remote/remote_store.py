@@ -10,18 +10,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tessera.errors import GalleryError, GalleryMismatchError, MissingExtraError, UsageError
+from tessera.errors import GalleryError, GalleryMismatchError, MissingExtraError, StorageError, UsageError
 from tessera.gallery.catalog.catalog import CATALOG_NAME
 from tessera.gallery.catalog.paths import printable
-from tessera.gallery.engines.engine import Shown, parse_engine
+from tessera.gallery.engines.engine import Shown, parse_engine, split_index
 from tessera.gallery.engines.milvus_connection import SERVICE_WAIT_S, WAIT_S, MilvusConnection
+from tessera.gallery.gallery_folder import make_gallery_folder
 from tessera.gallery.remote.remote_collection import RemoteCollection
 from tessera.gallery.remote.remote_snapshot import RemoteCatalog, RemoteIndex, RemoteSnapshot, expression_of
-from tessera.gallery.remote.shards import Shards
+from tessera.gallery.remote.shards import DAMAGED, IMAGES, Shards
 from tessera.gallery.store import DEFAULT_CODEC, Store
 from tessera.gallery.view import View
 from tessera.models.bundle import DEFAULT_MODEL
-from tessera.storage import write_atomically
+from tessera.storage import parse_json, write_atomically
 
 MARKER_NAME = "remote.json"
 
@@ -61,9 +62,7 @@ class RemoteStore(Store):
                 )
         self.shards = Shards(self.settings["storage"])
         self.collection = self._collection_of(self.settings)
-        # Whoever writes waits for what others have written, a fifth of a second a question; a search does not.
-        reading = RemoteCollection(self.collection.connection, self.collection.name, consistency="Bounded")
-        self.catalog = RemoteCatalog(reading, self.shards, self.settings)
+        self.catalog = RemoteCatalog(self.collection.for_readers(), self.shards, self.settings)
 
     def _join(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Join a catalogue, or begin it, and write down where it is. The storage's address is the catalogue's name."""
@@ -89,14 +88,25 @@ class RemoteStore(Store):
             ensure_collection(collection, settings)
         finally:
             collection.connection.close()
-        self._make_folder(printable(self.path))
+        make_gallery_folder(self.path)
         write_atomically(self.path / MARKER_NAME, json.dumps(settings, indent=1).encode())
         return settings
 
     def _collection_of(self, settings: dict[str, Any]) -> RemoteCollection:
+        uri, asked_type = split_index(parse_engine(settings["engine"])[1])
         wait_s = SERVICE_WAIT_S if self._in_background else WAIT_S
-        connection = MilvusConnection(parse_engine(settings["engine"])[1], wait_s=wait_s, holds_catalog=True)
-        return RemoteCollection(connection, settings["collection"])
+        connection = MilvusConnection(uri, wait_s=wait_s, holds_catalog=True)
+        dim, codec = int(settings["dim"]), str(settings["codec"])
+        return RemoteCollection(connection, settings["collection"], dim=dim, codec=codec, asked_type=asked_type)
+
+    def refuse_empty_storage(self) -> None:
+        """A storage without a single shard, of which the collection has images, is a disk that is not mounted."""
+        is_empty = not (self.shards.names(IMAGES) or self.shards.names(DAMAGED))
+        if is_empty and self.collection.describe() and (images := self.collection.count()):
+            raise StorageError(
+                f"The storage {self.shards.url} is empty, though {images} images lie there. Mount it, or check its "
+                "address and credentials; if it is lost, begin another with --storage."
+            )
 
     @contextlib.contextmanager
     def write(self) -> Iterator[None]:
@@ -111,7 +121,7 @@ class RemoteStore(Store):
             yield View(snapshot, self._shown(snapshot), int(self.settings["dim"]))  # type: ignore[arg-type]
 
     def _shown(self, snapshot: RemoteSnapshot) -> Shown:
-        index = RemoteIndex(self.catalog.collection, self.settings["codec"], snapshot.searchable)
+        index = RemoteIndex(self.catalog.collection, snapshot)
         return Shown(
             index,
             snapshot.generation,
@@ -132,15 +142,16 @@ class RemoteStore(Store):
 def ensure_collection(collection: RemoteCollection, settings: dict[str, Any]) -> None:
     """Both models are the collection's: features of another system could not be compared either."""
     fingerprint = f"{settings['fingerprint']}+{settings['local_fingerprint']}"
-    collection.ensure(fingerprint, int(settings["dim"]), str(settings["codec"]))
+    collection.ensure(fingerprint)
 
 
 def _read_marker(path: Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_bytes())
-        if {"engine", "storage", "collection", "fingerprint", "local_fingerprint", "dim", "codec"} <= set(settings):
+        settings = parse_json(path.read_bytes())
+        texts = ("engine", "storage", "collection", "fingerprint", "local_fingerprint", "codec")
+        if all(isinstance(settings[key], str) for key in texts) and isinstance(settings["dim"], int):
             return dict(settings)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, KeyError):
         pass
     raise GalleryError(
         f"{path} cannot be read. Delete it and name --catalog remote, --engine and --storage again: nothing is lost."

@@ -5,20 +5,22 @@
     removed/  what was taken out
     sent/     an empty file for each shard of images that the collection has
     trials/   notes of workers on units that they are at
+    damaged/  shards that a repair has set aside
 
 A shard is written whole under a name of its own and never changed, so any number of writers need no lock. Names begin
-with the time: of two rows on one image, the later counts.
+with the time: of two rows on one image, the later counts. They end with the content's hash, which it is held against.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import GalleryDamagedError, MissingExtraError, StorageError, UsageError
-from tessera.storage import write_atomically
+from tessera.storage import parse_json, write_atomically
 
 LAYOUT = 1
-IMAGES, FAILED, REMOVED, SENT, TRIALS = "images", "failed", "removed", "sent", "trials"
+IMAGES, FAILED, REMOVED, SENT, TRIALS, DAMAGED = "images", "failed", "removed", "sent", "trials", "damaged"
 _SAYS = b"tessera"
 _SUFFIX = ".parquet"
+_DIGEST = 64
 _RECORD = ("path", "size", "mtime_ns", "sidecar_ns", "width", "height", "metadata", "facts")
 
 
@@ -43,11 +46,12 @@ def key_of(content: bytes) -> int:
 
 @dataclass(frozen=True)
 class Span:
-    """Where an image's local features lie: bytes of a shard."""
+    """Where an image's local features lie: bytes of a shard. checksum: -1 for those of earlier versions."""
 
     shard: str
     start: int = 0
     length: int = 0
+    checksum: int = -1
 
 
 @dataclass(frozen=True)
@@ -120,41 +124,62 @@ class Shards:
 
     def read_images(self, name: str) -> tuple[list[RemoteImage], dict[str, Any]]:
         """The rows of a shard, and the model that made them; every page is held against its checksum."""
+        table = self._read(IMAGES, name)
+        try:
+            said = json.loads(table.schema.metadata[_SAYS])
+            rows = table.to_pylist()
+            for row in rows:
+                row["descriptor"] = np.frombuffer(row["descriptor"], "<f2").astype(np.float16)
+                del row["id"]
+            return [RemoteImage(**row) for row in rows], said
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(name, str(error)) from error
+
+    def read_rows(
+        self, kind: str, damaged: Callable[[str], None] | None = None
+    ) -> dict[int, tuple[str, dict[str, Any]]]:
+        """Of each id its last row, with the name of the shard: of `failed` or `removed`, which are few.
+
+        damaged: called with the names of shards that cannot be read; without it, one is an error.
+        """
+        found: dict[int, tuple[str, dict[str, Any]]] = {}
+        for name in self.names(kind):
+            try:
+                found.update((row["id"], (name, row)) for row in self._read(kind, name).to_pylist())
+            except GalleryDamagedError:
+                if damaged is None:
+                    raise
+                damaged(name)
+        return found
+
+    def read_ids(self, name: str) -> list[int]:
+        """The ids of a shard of images, without fetching its other columns."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        with self._translated("read"), self._damage(name), self._files.open(self._path(IMAGES, name), "rb") as file:
+            try:
+                table = parquet.read_table(file, columns=["id"], page_checksum_verification=True)
+            except (pa.ArrowException, ValueError, OSError):  # or the storage failed: reading all of it tells
+                table = self._read(IMAGES, name)
+        return [int(image_id) for image_id in table["id"].to_pylist()]
+
+    def _read(self, kind: str, name: str) -> Any:
+        """A shard as a table, its content held against its name and every page against its checksum."""
         import pyarrow as pa
         from pyarrow import parquet
 
         with self._translated("read"), self._damage(name):
-            content = self._files.cat_file(self._path(IMAGES, name))
-            try:
-                table = parquet.read_table(io.BytesIO(content), page_checksum_verification=True)
-                said = json.loads(table.schema.metadata[_SAYS])
-                rows = table.to_pylist()
-            except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-                raise GalleryDamagedError(f"The shard {name} of {self.url} is damaged: {error}.") from error
-        for row in rows:
-            row["descriptor"] = np.frombuffer(row["descriptor"], "<f2").astype(np.float16)
-            del row["id"]
-        return [RemoteImage(**row) for row in rows], said
-
-    def read_rows(self, kind: str) -> dict[int, tuple[str, dict[str, Any]]]:
-        """Of each id its last row, with the name of the shard: of `failed` or `removed`, which are few."""
-        found: dict[int, tuple[str, dict[str, Any]]] = {}
-        for name in self.names(kind):
-            for row in self.read_columns(name, None, kind):
-                found[row["id"]] = name, row
-        return found
-
-    def read_columns(self, name: str, columns: list[str] | None, kind: str = IMAGES) -> list[dict[str, Any]]:
-        """Some columns of a shard, without fetching the others."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        with self._translated("read"), self._damage(name), self._files.open(self._path(kind, name), "rb") as file:
-            try:
-                rows: list[dict[str, Any]] = parquet.read_table(file, columns=columns).to_pylist()
-            except (pa.ArrowException, ValueError) as error:
-                raise GalleryDamagedError(f"The shard {name} of {self.url} is damaged: {error}.") from error
-        return rows
+            content = self._files.cat_file(self._path(kind, name))
+        digest = name.rpartition("-")[2]
+        if (
+            len(digest) == _DIGEST and hashlib.sha256(content).hexdigest() != digest
+        ):  # earlier versions had shorter ones
+            raise self._damaged(name, "its content is not what was written")
+        try:
+            return parquet.read_table(io.BytesIO(content), page_checksum_verification=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self._damaged(name, str(error)) from error
 
     def read_spans(self, spans: Sequence[Span]) -> list[bytes]:
         """The bytes at these spans, many at once where the storage can."""
@@ -163,6 +188,9 @@ class Shards:
         ends = [span.start + span.length for span in spans]
         with self._translated("read"), self._damage(", ".join(sorted({span.shard for span in spans})[:3])):
             found: list[bytes] = self._files.cat_ranges(paths, starts, ends, on_error="raise")
+        for span, content in zip(spans, found, strict=True):
+            if span.checksum not in (-1, zlib.crc32(content)):
+                raise self._damaged(span.shard, "local features are not what was written")
         return found
 
     def names(self, kind: str) -> list[str]:
@@ -197,34 +225,46 @@ class Shards:
         """Of a shard of images; the mark first, so that one without a shard never stays."""
         for kind in (SENT, IMAGES):
             with self._translated("write"):
-                if self._files.exists(self._path(kind, name)):
-                    self._files.rm_file(self._path(kind, name))
+                self._remove(kind, name)
+
+    def set_aside(self, kind: str, name: str) -> None:
+        """Keep a damaged shard where nobody reads it."""
+        aside = f"{kind}-{name}"
+        with self._translated("write"), contextlib.suppress(FileNotFoundError):
+            self._put(DAMAGED, aside, self._files.cat_file(self._path(kind, name)))
+        with self._translated("write"):
+            for there in (SENT, IMAGES) if kind == IMAGES else (kind,):
+                self._remove(there, name)
+
+    def _remove(self, kind: str, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # another has done it
+            self._files.rm_file(self._path(kind, name))
 
     def read_note(self, name: str) -> dict[str, Any] | None:
         """What a worker has left about its unit, if it did not come to its end."""
         with self._translated("read"):
             try:
-                note: dict[str, Any] = json.loads(self._files.cat_file(self._path(TRIALS, name)))
+                note = parse_json(self._files.cat_file(self._path(TRIALS, name)))
             except (FileNotFoundError, ValueError):
                 return None
-        return note
+        return note if isinstance(note, dict) else None
 
     def write_note(self, name: str, note: dict[str, Any]) -> None:
         self._put(TRIALS, name, json.dumps(note).encode())
 
     def delete_note(self, name: str) -> None:
         with self._translated("write"):
-            self._files.rm_file(self._path(TRIALS, name))
+            self._remove(TRIALS, name)
 
     def refuse_unwritable(self) -> None:
         """Say at once, not after an hour of describing, that nothing can be written."""
         name = f"{uuid.uuid4().hex}.probe"
         self._put(SENT, name, b"")
         with self._translated("write"):
-            self._files.rm_file(self._path(SENT, name))
+            self._remove(SENT, name)
 
     def _write(self, kind: str, content: bytes) -> str:
-        name = f"{time.time_ns():020d}-{uuid.uuid4().hex}"
+        name = f"{time.time_ns():020d}-{hashlib.sha256(content).hexdigest()}"
         self._put(kind, name, content)
         return name
 
@@ -241,7 +281,7 @@ class Shards:
     def _path(self, kind: str, name: str) -> str:
         return f"{self._root}/{kind}/{name}{_SUFFIX}"
 
-    @contextmanager
+    @contextlib.contextmanager
     def _damage(self, name: str) -> Iterator[None]:
         try:
             yield
@@ -251,13 +291,21 @@ class Shards:
                 "index` describes them again."
             ) from error
 
-    @contextmanager
+    def _damaged(self, name: str, reason: str) -> GalleryDamagedError:
+        return GalleryDamagedError(
+            f"The shard {name} of {self.url} is damaged: {reason.rstrip('.')}. `tessera check --deep --repair` sets it "
+            "aside; `tessera index` describes its images again."
+        )
+
+    @contextlib.contextmanager
     def _translated(self, act: str) -> Iterator[None]:
         """Every storage has errors of its own kind; all are OSErrors, or come from its client."""
         try:
             yield
-        except FileNotFoundError:
-            raise
+        except FileNotFoundError as error:
+            if act == "read":
+                raise
+            raise StorageError(f"The storage {self.url} is not there: {error}. Check its address.") from error
         except PermissionError as error:
             raise StorageError(
                 f"The storage {self.url} may not be {'written' if act == 'write' else 'read'}: "
@@ -277,7 +325,7 @@ def _find_spans(name: str, content: bytes, images: Sequence[RemoteImage]) -> lis
     for image in images:
         start = content.index(image.features, end)
         end = start + len(image.features)
-        spans.append(Span(name, start, len(image.features)))
+        spans.append(Span(name, start, len(image.features), zlib.crc32(image.features)))
     return spans
 
 

@@ -17,11 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tessera.data.decoding import DEFAULT_LIMITS
-from tessera.data.photo_metadata import read_metadata
+from tessera.data.photos.decoding import DEFAULT_LIMITS
 from tessera.errors import DataError, TesseraError, UsageError
-from tessera.gallery.catalog.metadata import encode_metadata
-from tessera.gallery.ingest.reading import ReadFile, read_file
+from tessera.gallery.ingest.reading import ReadFile, read_file, with_facts
 from tessera.gallery.ingest.sources import FoundFile
 from tessera.gallery.remote.remote_run import RemoteRun
 from tessera.gallery.remote.remote_store import MARKER_NAME, RemoteStore
@@ -125,7 +123,7 @@ class _Trial:
 
     def __init__(self, shards: Shards, unit: str) -> None:
         self._shards, self._unit = shards, unit
-        self._said: dict[str, Any] = shards.read_note(unit) or {"tries": 0, "at": None, "poison": []}
+        self._said: dict[str, Any] = {"tries": 0, "at": None, "poison": [], **(shards.read_note(unit) or {})}
         if self._said["at"] is not None:
             self._said["poison"].append(self._said["at"])
         self._said |= {"tries": self._said["tries"] + 1, "at": None}
@@ -165,8 +163,4 @@ def _read(file: FoundFile, fetch: Fetch) -> ReadFile:
         return ReadFile(file, file.size, file.mtime_ns, error=reason)
     if len(content) > DEFAULT_LIMITS.max_bytes:
         return ReadFile(file, len(content), file.mtime_ns, error=f"it has more than {DEFAULT_LIMITS.max_bytes:,} bytes")
-    facts, remarks = read_metadata(content, None)
-    digest = hashlib.sha256(content).digest()
-    return ReadFile(
-        file, len(content), file.mtime_ns, content, digest, facts=encode_metadata(facts), remarks=tuple(remarks)
-    )
+    return with_facts(ReadFile(file, len(content), file.mtime_ns, content))

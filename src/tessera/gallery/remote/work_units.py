@@ -7,7 +7,6 @@ tar is called by the tar's URL and its name: `s3://bucket/000.tar/0001.jpg`.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +15,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from tessera.data.photos.decoding import DEFAULT_LIMITS
 from tessera.errors import DataError, MissingExtraError, UsageError
 from tessera.gallery.catalog.metadata import encode_metadata
-from tessera.gallery.ingest.source_lists import PATH_COLUMNS
+from tessera.gallery.ingest.source_lists import PATH_COLUMNS, json_value
 from tessera.gallery.ingest.sources import FoundFile, Source, find_files, is_picture_name, resolve_source, with_sidecar
+from tessera.storage import parse_json
 
 UNIT_FILES = 256
 _LIST_ROWS = 4096
 _BATCH = 32  # pictures that are held at once
+_MOST_SAID = 1 << 20  # bytes of JSON beside a picture
+_END_OF_TIME_S = 1 << 33  # what a column of nanoseconds holds
 
 Fetch = Callable[[], bytes] | None  # None: a file of this machine
 Batch = list[tuple[FoundFile, Fetch]]
@@ -123,9 +126,9 @@ def _read_tar(url: str) -> Iterator[Batch]:
                     key, said, picture = stem, "", None
                 if stream is not None and is_picture_name(os.fsencode(name)):
                     batch += _member(url, picture, said)  # of a key with two pictures, both
-                    picture = (member.name, stream.read(), member.mtime)
+                    picture = (member.name, stream.read(DEFAULT_LIMITS.max_bytes + 1), member.mtime)
                 elif stream is not None and name.endswith(".json"):
-                    said = stream.read().decode("utf-8", "replace")
+                    said = stream.read(_MOST_SAID + 1).decode("utf-8", "replace")
                 if len(batch) >= _BATCH:
                     yield batch
                     batch = []
@@ -141,12 +144,13 @@ def _member(url: str, picture: tuple[str, bytes, float] | None, said: str) -> Ba
         return []
     name, content, mtime = picture
     try:
-        found = json.loads(said) if said else None
+        found = parse_json(said) if said and len(said) <= _MOST_SAID else None
         metadata = None if not isinstance(found, dict) else encode_metadata(found)
     except (ValueError, UsageError):
         metadata = None
     path = os.fsencode(f"{url}/{name.removeprefix('./')}")
-    return [(FoundFile(path, len(content), int(mtime * 1e9), metadata=metadata), lambda: content)]
+    mtime_ns = int(mtime * 1e9) if 0 <= mtime < _END_OF_TIME_S else 0
+    return [(FoundFile(path, len(content), mtime_ns, metadata=metadata), lambda: content)]
 
 
 def _read_rows(unit: WorkUnit) -> Iterator[FoundFile]:
@@ -162,7 +166,7 @@ def _read_rows(unit: WorkUnit) -> Iterator[FoundFile]:
         path = os.fsdecode(given) if isinstance(given, bytes) else str(given or "")
         if not path:
             continue
-        metadata = encode_metadata({key: value for key, value in row.items() if isinstance(value, str | int | float)})
+        metadata = _encode_row(row)
         if "://" not in path and not path.startswith("/"):
             path = f"{folder}/{path}"
         if path.startswith("/"):
@@ -171,6 +175,15 @@ def _read_rows(unit: WorkUnit) -> Iterator[FoundFile]:
             yield FoundFile(found.path, found.size, found.mtime_ns, found.error, metadata, found.sidecar_ns)
         else:
             yield FoundFile(os.fsencode(path), metadata=metadata)
+
+
+def _encode_row(row: dict[str, Any]) -> str | None:
+    """What a row says of its picture; None where that is more than is kept: the picture itself is as good as any."""
+    said = {key: json_value(value) for key, value in row.items() if isinstance(value, str | int | float)}
+    try:
+        return encode_metadata({key: value for key, value in said.items() if value is not None})
+    except UsageError:
+        return None
 
 
 def _fetcher(url: str) -> Callable[[], bytes]:

@@ -1,42 +1,52 @@
 """The default ranking: global descriptor and local features together, verified by geometry, expanded, calibrated.
 
 1. Score: every image by ASMK* over local features, the nearest by descriptor; both standardised by how strangers score.
-2. Verify: the best by both are matched with the query, and a homography counts the places that agree.
+2. Verify: the best by both are matched with the query, and a homography counts the places that agree. Of those in
+   doubt the best are matched once more, by attention between their corners and the query's.
 3. Expand: descriptors of the verified join the query's, and their features join its features where they show it. Score
    and verify again, twice.
-4. Judge: one logistic model gives each hit the probability that it shows the same thing, and ranks by it.
+4. Judge: one score of all evidence ranks, and gives each hit the probability that it shows the same thing. Neighbours
+   of the verified, and theirs in turn, rank higher: views of one thing form chains.
 
-A query that nothing verifies is tried turned by quarter turns.
+A query that nothing verifies is tried in every direction, thirty degrees apart; one that little does, slanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tessera.gallery.catalog.snapshot import Ids
+from tessera.gallery.catalog.records import Ids
 from tessera.gallery.engines.engine import Allowed
 from tessera.gallery.view import View
-from tessera.local.calibration import Calibration
+from tessera.index.expansion import spread
+from tessera.local.calibration import VERIFIED_INLIERS, Calibration, fall
 from tessera.local.compact import Codes, CompactFeatures, aggregate_codes
-from tessera.local.features import LocalFeatures
-from tessera.local.matching import Verified, verify_many
-from tessera.local.parts import PartsModel, QueryFeatures, turn_features
+from tessera.local.lighterglue import Corners
+from tessera.local.matching import Verified, attend, verify_many
+from tessera.local.parts import ASMK_ASSIGNMENT, PartsFeatures, PartsModel, QueryFeatures
 from tessera.local.postings import Postings, aggregate_query
+from tessera.local.turning import DIRECTIONS, SLANTED, Direction
 
 Vector = npt.NDArray[np.float32]
 
 NUM_CANDIDATES = 400  # of either kind, where fewer hits are asked for
 NUM_VERIFIED = 200  # candidates that are matched with the query, before and after expansion
-EXPAND_INLIERS = 10  # an image with fewer does not expand the query
-NUM_EXPANSIONS = 2  # the second by what the first has found
-NUM_EXPANDING = 10  # descriptors, and
+EXPAND_INLIERS = 8  # an image with fewer does not expand the query
+NUM_ATTENDED = (6, 3, 3)  # of the best that signs leave in doubt, matched by attention at first and after expansions
+NUM_EXPANDING = 30  # descriptors, and
 NUM_EXPANDING_LOCAL = 4  # images whose features join the query's
-_TURNED_CANDIDATES = 30  # of each turn
+NUM_DIFFUSED = 400  # of the best, among which neighbours of the verified are looked for
+_TURNED_INLIERS = 10  # a query is turned where so many places agree then, and more than before
+_UPRIGHT_INLIERS = 60  # where so many agree with the query as it is, no other direction is tried
+_FEW_FEATURES = 16  # too few to hold it against two pictures that they do not agree
+_TURNED_CANDIDATES = 30  # of each direction
+_TURNED_FEATURES = 400  # regions of a query that is tried in every direction
 NUM_SHORTLISTED = 1000  # images of a gallery that is too large to scan
 
 
@@ -49,9 +59,10 @@ class Judged:
     cosines: Vector  # K
     local_scores: Vector  # K
     inliers: npt.NDArray[np.int64]  # K; -1 where nothing was matched
-    turns: int  # quarter turns by which the query was turned to be found
+    degrees: int  # by which the query was turned to be found, counter-clockwise
     verified: dict[int, Verified]  # by id
     evidence: npt.NDArray[np.float64]  # K E: what the probabilities were worked out from
+    neighbours: Vector  # K: how near it is to what is verified, 1 for that itself
 
 
 @dataclass(frozen=True)
@@ -64,10 +75,23 @@ class _Scored:
     local_scores: Vector
     global_z: Vector  # of the descriptor as it is, expanded or not
     local_z: Vector
+    descriptors: Vector  # K D
 
     def best(self, calibration: Calibration, count: int) -> Ids:
         fused = calibration.fuse(self.global_z, self.local_z)
         return self.ids[np.argsort(-fused, kind="stable")[:count]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Images spread over the gallery, whose descriptors say how strangers score."""
+
+    ids: Ids  # N
+    descriptors: Vector  # N D
+
+    def without(self, ids: Sequence[int]) -> Vector:
+        """The descriptors of those that are strangers to a query which these images show."""
+        return self.descriptors[~np.isin(self.ids, ids)] if len(ids) else self.descriptors
 
 
 class Scorer(Protocol):
@@ -109,7 +133,7 @@ class PartsSearch:
         model: PartsModel,
         calibration: Calibration,
         *,
-        sample: Vector,
+        sample: Sample,
         num_candidates: int,
         allowed: Allowed | None = None,
         own: int | None = None,
@@ -120,9 +144,12 @@ class PartsSearch:
         self._num_candidates = max(num_candidates, NUM_CANDIDATES)
         self._own_descriptor = np.empty(0, np.float32)
         self._stored: dict[int, CompactFeatures] = {}
+        self._lacking: set[int] = set()  # images without local features: nothing is held against them
         self._verified: dict[int, Verified] = {}
+        self._attended: set[int] = set()
+        self._rows: dict[int, Vector] = {}
 
-    def run(self, descriptor: Vector, features: LocalFeatures, *, use_global: bool = True) -> Judged:
+    def run(self, descriptor: Vector, features: PartsFeatures, *, use_global: bool = True) -> Judged:
         """use_global False: local features alone choose and judge."""
         weight = 1.0 if use_global else 0.0
         self._own_descriptor = descriptor
@@ -130,27 +157,42 @@ class PartsSearch:
         words, codes = aggregate_query(query)
         scored = self._score(descriptor, words, codes, weight)
         self._verify(query, scored.best(self._calibration, NUM_VERIFIED))
-        turns = 0
-        if not self._confirmed():
-            turns, turned, found = self._try_turns(features)
-            if turns:
-                query, (words, codes) = turned, aggregate_query(turned)
+        degrees = 0
+        inliers = self._most_inliers()
+        if len(features) and inliers < _UPRIGHT_INLIERS:
+            directions = DIRECTIONS if inliers < _TURNED_INLIERS else SLANTED
+            degrees, seen = self._try_directions(features, directions, max(inliers + 1, _TURNED_INLIERS))
+            if degrees:
+                features = self._model.turn(features, degrees)
+                query = self._model.encode_query(features)
+                words, codes = aggregate_query(query)
                 scored = self._score(descriptor, words, codes, weight)
-                self._verify(query, found)
+                self._verified = {}
+                self._verify(query, [*seen])
+            self._keep_better(seen)
+        corners = self._model.query_corners(features)
+        self._attend(query, corners, scored, NUM_ATTENDED[0])
         known: list[int] = []
-        for _ in range(NUM_EXPANSIONS):
+        for num_attended in NUM_ATTENDED[1:]:
             confirmed = self._confirmed()
             if confirmed == known:
                 break
             known = confirmed
             expanded = self._expand_descriptor(descriptor, confirmed)
-            scored = self._score(expanded, *self._expand_features(query, words, codes, confirmed), weight)
+            scored = self._score(expanded, *self._expand_features(query, words, codes, confirmed), weight, confirmed)
             best = scored.best(self._calibration, NUM_VERIFIED)
             self._verify(query, [i for i in best.tolist() if i not in self._verified])
-        return self._judge(scored, turns)
+            self._attend(query, corners, scored, num_attended)
+        neighbours = self._diffuse(scored) if use_global else np.zeros(len(scored.ids), np.float32)
+        return self._judge(scored, neighbours, degrees, len(query))
 
-    def _score(self, descriptor: Vector, words: npt.NDArray[np.int64], codes: Codes, weight: float) -> _Scored:
-        """The nearest by descriptor and by local features, each with both scores. weight 0: without descriptors."""
+    def _score(
+        self, descriptor: Vector, words: npt.NDArray[np.int64], codes: Codes, weight: float, known: Sequence[int] = ()
+    ) -> _Scored:
+        """The nearest by descriptor and by local features, each with both scores. weight 0: without descriptors.
+
+        known: images that are no strangers.
+        """
         local_ids, local_scores = self._postings.scores(words, codes)
         usable = self._usable(local_ids)
         count = self._num_candidates
@@ -165,7 +207,7 @@ class PartsSearch:
                 nearest = nearest[(nearest >= 0) & (nearest != self._own)]
             chosen.append(nearest)
         ids = np.unique(np.concatenate(chosen))
-        stored = self._view.descriptors(ids)
+        stored = self._descriptors(ids)
         is_there = stored.any(axis=1)  # else it was removed, or came after the snapshot
         ids, stored = ids[is_there], stored[is_there]
         global_scores = stored @ descriptor
@@ -175,14 +217,26 @@ class PartsSearch:
         local = np.zeros(len(ids), np.float32)
         local[has_local] = local_scores[places[has_local]]
         background = self._calibration.background
+        strangers = self._sample.without(known if self._own is None else [*known, self._own])
+        others = usable[~np.isin(local_ids[usable], known)] if len(known) else usable
         cosines = stored @ self._own_descriptor
         return _Scored(
             ids,
             cosines,
-            background.likeness(cosines, self._sample @ self._own_descriptor) * np.float32(weight),
+            background.likeness(cosines, strangers @ self._own_descriptor) * np.float32(weight),
             local,
-            weight * background.standardise("global", global_scores, self._sample @ descriptor),
-            background.standardise("local", local, local_scores[usable]),
+            weight * background.standardise("global", global_scores, strangers @ descriptor),
+            background.standardise("local", local, local_scores[others]),
+            stored,
+        )
+
+    def _descriptors(self, ids: Ids) -> Vector:
+        """Descriptors K D, each read from the catalogue once a search; zeros where there is none."""
+        lacking = [image_id for image_id in ids.tolist() if image_id not in self._rows]
+        if lacking:
+            self._rows.update(zip(lacking, self._view.descriptors(np.array(lacking, np.int64)), strict=True))
+        return np.array([self._rows[image_id] for image_id in ids.tolist()], np.float32).reshape(
+            len(ids), self._view.dim
         )
 
     def _usable(self, ids: Ids) -> npt.NDArray[np.int64]:
@@ -196,45 +250,85 @@ class PartsSearch:
 
     def _verify(self, query: QueryFeatures, ids: Sequence[int] | Ids) -> None:
         wanted = [int(image_id) for image_id in ids]
-        self._load(wanted)
-        outcomes = verify_many(
-            query, [self._stored[image_id] for image_id in wanted], self._model.num_words, threads=self._threads
-        )
-        self._verified.update(zip(wanted, outcomes, strict=True))
+        self._verified.update(zip(wanted, self._match(query, wanted), strict=True))
+
+    def _match(self, query: QueryFeatures, ids: list[int]) -> list[Verified]:
+        self._load(ids)
+        stored = [self._stored[image_id] for image_id in ids]
+        return verify_many(query, stored, self._model.match_distances, threads=self._threads)
+
+    def _attend(self, query: QueryFeatures, corners: Corners, scored: _Scored, count: int) -> None:
+        """Match the best that are in doubt once more, by attention between their corners and the query's."""
+        if not len(corners):
+            return
+        evidence, inliers = self._evidence(scored, len(query))
+        order = np.argsort(-self._calibration.scores(evidence), kind="stable")
+        in_doubt = scored.ids[order[(inliers[order] >= 0) & (inliers[order] < VERIFIED_INLIERS)]].tolist()
+        wanted = [image_id for image_id in in_doubt if image_id not in self._attended][:count]
+        self._attended.update(wanted)
+
+        def match(image_id: int) -> Verified:
+            stored = self._stored[image_id]
+            return attend(query, corners, stored, self._model.stored_corners(stored), self._verified[image_id])
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            self._verified.update(zip(wanted, pool.map(match, wanted), strict=True))
 
     def _load(self, ids: Sequence[int]) -> None:
         lacking = [image_id for image_id in ids if image_id not in self._stored]
         found = self._view.snapshot.local_features(lacking, self._model.fingerprint)
+        self._lacking.update(image_id for image_id in lacking if image_id not in found)
         for image_id in lacking:
             features = found.get(image_id)
             self._stored[image_id] = (
                 CompactFeatures.empty() if features is None else CompactFeatures.from_bytes(features)
             )
 
-    def _confirmed(self) -> list[int]:
-        """The images that geometry has confirmed beyond doubt, most inliers first."""
-        sure = [(-found.num_inliers, i) for i, found in self._verified.items() if found.num_inliers >= EXPAND_INLIERS]
+    def _confirmed(self, least: int = EXPAND_INLIERS) -> list[int]:
+        """The images that geometry has confirmed by so many inliers, most inliers first."""
+        sure = [(-found.num_counted, i) for i, found in self._verified.items() if found.num_counted >= least]
         return [image_id for _, image_id in sorted(sure)]
 
-    def _try_turns(self, features: LocalFeatures) -> tuple[int, QueryFeatures, list[int]]:
-        """By which quarter turn the query is confirmed by most places, the turned query, and its candidates."""
-        upright = self._verified
-        best: tuple[int, int, QueryFeatures | None, list[int]] = (EXPAND_INLIERS - 1, 0, None, [])
-        for turns in (1, 2, 3):
-            query = self._model.encode_query(turn_features(features, turns))
+    def _most_inliers(self) -> int:
+        return max((found.num_inliers for found in self._verified.values()), default=0)
+
+    def _try_directions(
+        self, features: PartsFeatures, directions: Sequence[Direction], least: int
+    ) -> tuple[int, dict[int, Verified]]:
+        """By how many degrees the query must be turned that most places agree, and what agrees in any direction.
+
+        least: places that must agree; with fewer in every direction the query stays as it is.
+        """
+        turned = list(self._model.turn_regions(features, directions, _TURNED_FEATURES))
+        with ThreadPoolExecutor(self._threads) as pool:
+            queries = list(pool.map(lambda one: self._model.encode_query(one[1], ASMK_ASSIGNMENT), turned))
+        best, seen = 0, dict[int, Verified]()
+        for (degrees, _), query in zip(turned, queries, strict=True):
             ids, scores = self._postings.scores(*aggregate_query(query))
             usable = self._usable(ids)
             found = ids[usable[np.argsort(-scores[usable], kind="stable")[:_TURNED_CANDIDATES]]].tolist()
-            self._verified = {}
-            self._verify(query, found)
-            inliers = max((one.num_inliers for one in self._verified.values()), default=0)
-            if inliers > best[0]:
-                best = (inliers, turns, query, found)
-        self._verified = upright if best[2] is None else {}
-        return best[1], best[2] or self._model.encode_query(features), best[3]
+            for image_id, outcome in zip(found, self._match(query, found), strict=True):
+                if outcome.num_inliers >= least:
+                    least, best = outcome.num_inliers + 1, degrees
+                known = seen.get(image_id)
+                if outcome.num_inliers >= _TURNED_INLIERS and (
+                    known is None or outcome.num_inliers > known.num_inliers
+                ):
+                    seen[image_id] = outcome
+        return best, seen
+
+    def _keep_better(self, seen: dict[int, Verified]) -> None:
+        """Where an image agrees more with another direction of the query, it is verified by that.
+
+        The transformation is not the query's, as it stands, and is left out.
+        """
+        for image_id, found in seen.items():
+            known = self._verified.get(image_id)
+            if known is None or found.num_inliers > known.num_inliers:
+                self._verified[image_id] = replace(found, transformation=None)
 
     def _expand_descriptor(self, descriptor: Vector, confirmed: list[int]) -> Vector:
-        joined = descriptor + self._view.descriptors(np.array(confirmed[:NUM_EXPANDING], np.int64)).sum(axis=0)
+        joined = descriptor + self._descriptors(np.array(confirmed[:NUM_EXPANDING], np.int64)).sum(axis=0)
         return np.asarray(joined / max(float(np.linalg.norm(joined)), 1e-12), np.float32)
 
     def _expand_features(
@@ -257,20 +351,46 @@ class PartsSearch:
             all_codes.append(features.codes[inside])
         return aggregate_codes(np.concatenate(all_words), np.concatenate(all_codes))
 
-    def _judge(self, scored: _Scored, turns: int) -> Judged:
+    def _copies(self, scored: _Scored, inliers: npt.NDArray[np.int64], num_features: int) -> Vector:
+        """The likeness of images that may be copies: where there are features, those of copies agree."""
+        features = [self._stored.get(image_id) for image_id in scored.ids.tolist()]
+        has_few = np.array([one is not None and max(len(one), num_features) < _FEW_FEATURES for one in features], bool)
+        has_few |= np.isin(scored.ids, list(self._lacking))
+        return np.where(has_few | (inliers >= VERIFIED_INLIERS), scored.likeness, np.float32(0))
+
+    def _diffuse(self, scored: _Scored) -> Vector:
+        """How near candidates, K, are to the confirmed images along the neighbour graph of the best, 1 for those."""
+        neighbours = np.zeros(len(scored.ids), np.float32)
+        best = np.searchsorted(scored.ids, scored.best(self._calibration, NUM_DIFFUSED))
+        is_seed = np.isin(scored.ids[best], self._confirmed())
+        if is_seed.any():
+            flow = np.maximum(spread(is_seed.astype(np.float64), scored.descriptors[best]), 0)
+            most = max(float(flow[~is_seed].max(initial=0)), 1e-12)
+            neighbours[best] = np.where(is_seed, 1, np.sqrt(flow / most))
+        return neighbours
+
+    def _evidence(self, scored: _Scored, num_features: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """What is known of the candidates, K E, and their inliers, K, -1 where nothing was matched."""
         verified = [self._verified.get(image_id) for image_id in scored.ids.tolist()]
-        inliers = np.array([-1 if one is None else one.num_inliers for one in verified], np.int64)
+        inliers, counted = (
+            np.array([-1 if one is None else getattr(one, name) for one in verified], np.int64)
+            for name in ("num_inliers", "num_counted")
+        )
         matches = np.array([0 if one is None else one.num_matches for one in verified], np.int64)
-        evidence = self._calibration.evidence(scored.global_z, scored.local_z, inliers, matches, scored.likeness)
-        scores = self._calibration.scores(evidence)
-        order = np.lexsort((scored.ids, -scores))
+        likeness = self._copies(scored, counted, num_features)
+        return self._calibration.evidence(scored.global_z, scored.local_z, counted, matches, likeness), inliers
+
+    def _judge(self, scored: _Scored, neighbours: Vector, degrees: int, num_features: int) -> Judged:
+        evidence, inliers = self._evidence(scored, num_features)
+        order = np.lexsort((scored.ids, -self._calibration.rank_scores(evidence, neighbours)))
         return Judged(
             scored.ids[order],
-            self._calibration.probabilities(scores[order]),
+            fall(self._calibration.probabilities(self._calibration.scores(evidence[order]))),
             scored.cosines[order],
             scored.local_scores[order],
             inliers[order],
-            turns,
+            degrees,
             self._verified,
             evidence[order],
+            neighbours[order],
         )

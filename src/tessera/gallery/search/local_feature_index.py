@@ -7,7 +7,6 @@ said in the notes.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 import time
@@ -20,15 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from tessera.data.images import load_photo
 from tessera.errors import ImageError, StorageError
 from tessera.extract.runtime import default_threads
 from tessera.gallery.catalog.paths import to_blob
-from tessera.gallery.catalog.snapshot import Record, Snapshot
+from tessera.gallery.catalog.records import Record
+from tessera.gallery.catalog.snapshot import Snapshot
+from tessera.gallery.gallery_folder import LOCAL_NAME
 from tessera.gallery.ingest.indexing import ProgressCallback
+from tessera.gallery.ingest.reading import load_indexed
 from tessera.gallery.results import Hit, IndexProgress
 from tessera.gallery.search.query import QueryPicture
-from tessera.gallery.store import LOCAL_NAME, Store
+from tessera.gallery.store import Store
 from tessera.local.extractors import EXTRACTORS
 from tessera.local.feature_cache import FeatureCache, as_stored
 from tessera.local.features import LocalExtractor, LocalFeatures
@@ -71,7 +72,7 @@ class LocalFeatureIndex:
         failures: dict[str, str] = {}
         for done, (content, record) in enumerate(lacking.items(), start=1):
             try:
-                features.put(extractor.fingerprint, content, extractor.extract(_read(record)))
+                features.put(extractor.fingerprint, content, extractor.extract(load_indexed(record, SIZE)))
             except ImageError as error:
                 failures[record.path] = str(error)
             if progress is not None:
@@ -151,7 +152,7 @@ class LocalFeatureIndex:
             features = stored.get(content, self._made.get((fingerprint, content)))
             if features is None and content:
                 try:
-                    features = as_stored(reranker.extractor.extract(_read(record)))
+                    features = as_stored(reranker.extractor.extract(load_indexed(record, SIZE)))
                     self._remember(fingerprint, content, features)
                     tally["kept"] += self._keep(fingerprint, content, features)
                     tally["made"] += 1
@@ -257,17 +258,6 @@ def _notes(kind: str, reranker: Reranker, tally: Counter[str]) -> list[str]:
     if tally["empty"]:
         notes.append(f"{kind}: {tally['empty']} images have no local features and keep their global scores.")
     return notes
-
-
-def _read(record: Record) -> Any:
-    """The pixels of an image, if its file still has the content that was indexed, whatever its time says."""
-    try:
-        content = Path(record.path).read_bytes()
-    except OSError as error:
-        raise ImageError(f"{record.path} cannot be read: {error.strerror or error}.") from error
-    if hashlib.sha256(content).hexdigest() != record.content_hash:
-        raise ImageError(f"{record.path} has changed since it was indexed. Index it again.")
-    return load_photo(content, size=SIZE)
 
 
 def _lies_in(record: Record, roots: Sequence[bytes]) -> bool:

@@ -13,20 +13,27 @@ from tessera.errors import GalleryError, ImageError, UsageError
 from tessera.extract.runtime import default_threads
 from tessera.gallery.engines.engine import Allowed
 from tessera.gallery.engines.postings_index import PostingsIndex
-from tessera.gallery.search.by_parts import Judged, PartsSearch, Scorer, ShortlistPostings
+from tessera.gallery.search.by_parts import Judged, PartsSearch, Sample, Scorer, ShortlistPostings
 from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.search.search_options import SearchOptions
 from tessera.gallery.store import Store
 from tessera.gallery.view import View
 from tessera.local.calibration import Calibration, load_calibration
-from tessera.local.features import LocalFeatures
-from tessera.local.parts import PartsModel
+from tessera.local.parts import PartsFeatures, PartsModel
 
 MOST_SCANNED = 200_000  # images; beyond, local features score only what the descriptor has chosen
 _SAMPLE = 512  # images whose descriptors say how strangers score
 WITHOUT = (
     "This gallery has no local features, so the descriptor alone decides. "
     "`tessera index --rebuild` adds them: the search then finds more, and says how sure it is."
+)
+EARLIER = (
+    "The local features of this gallery are of an earlier version of Tessera, so the descriptor alone decides. "
+    "`tessera index --rebuild` makes them anew."
+)
+PARTLY = (
+    "Some images of this gallery have local features of an earlier version of Tessera: their descriptors alone find "
+    "them. `tessera index --rebuild` makes these features anew."
 )
 
 
@@ -36,7 +43,7 @@ class PartsSearcher:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._sampled: tuple[tuple[int, str], npt.NDArray[np.float32]] | None = None
+        self._sampled: tuple[tuple[int, str], Sample] | None = None
 
     @property
     def model(self) -> PartsModel:
@@ -48,34 +55,39 @@ class PartsSearcher:
 
     @cached_property
     def calibration(self) -> Calibration:
-        return load_calibration(self.model.system.folder)
+        return load_calibration(self.model.folder)
 
     def reasons_against(self, queries: Sequence[QueryPicture], view: View, options: SearchOptions) -> tuple[str, ...]:
         """Why local features cannot take part; none where they can. Where they were asked for, an error."""
         if not view.snapshot.has_features_of(self.model.fingerprint):
+            reason = EARLIER if view.snapshot.has_earlier_features(self.model.fingerprint) else WITHOUT
             if options.by == "local":
-                raise GalleryError(f"--by local: {WITHOUT}")
-            return (WITHOUT,)
+                raise GalleryError(f"--by local: {reason}")
+            return (reason,)
         if not all(query.is_picture for query in queries):
             if options.by == "local":
                 raise UsageError("--by local needs a picture: a descriptor has no local features.")
             return ("A descriptor has no local features, so descriptors alone decide.",)
         return ()
 
-    def describe(self, query: QueryPicture) -> LocalFeatures:
+    def remarks(self, view: View) -> tuple[str, ...]:
+        """What local features cannot do here, though they take part."""
+        return (PARTLY,) if view.snapshot.has_earlier_features(self.model.fingerprint) else ()
+
+    def describe(self, query: QueryPicture) -> PartsFeatures:
         """The features of a query that is located, from its picture inside the box at full resolution."""
         try:
-            return self.model.extract(query.pixels(self.model.size))
+            return self.model.extract(query.pixels(self.model.size), default_threads())
         except ImageError:
             if query.image_id is None:
                 raise
-            return LocalFeatures.empty(self.model.system.extractor.dim)  # its file has gone: its descriptor is left
+            return self.model.empty()  # its file has gone: its descriptor is left
 
     def search(
         self,
         view: View,
         descriptor: npt.NDArray[np.float32],
-        features: LocalFeatures,
+        features: PartsFeatures,
         options: SearchOptions,
         allowed: Allowed | None,
         own: int | None,
@@ -99,11 +111,13 @@ class PartsSearcher:
         )
         return search.run(descriptor, features, use_global=options.by == "auto")
 
-    def _sample(self, view: View) -> npt.NDArray[np.float32]:
+    def _sample(self, view: View) -> Sample:
         """Descriptors of images spread over the gallery, the same for everyone who sees the same gallery."""
         key = (view.snapshot.generation, view.shown.fingerprint)
         with self._lock:
             if self._sampled is None or self._sampled[0] != key:
-                rows = view.descriptors(view.snapshot.spread_ids(_SAMPLE))
-                self._sampled = key, rows[rows.any(axis=1)]
+                ids = view.snapshot.spread_ids(_SAMPLE)
+                rows = view.descriptors(ids)
+                is_there = rows.any(axis=1)
+                self._sampled = key, Sample(ids[is_there], rows[is_there])
             return self._sampled[1]

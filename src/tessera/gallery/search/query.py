@@ -13,13 +13,13 @@ from PIL import Image
 from tessera.data.boxes import Box, reaches_beyond
 from tessera.data.images import DEFAULT_LIMITS, Limits, Pixels, Source, read_photo
 from tessera.errors import GalleryError, UsageError
-from tessera.gallery.catalog.snapshot import Record, Snapshot
+from tessera.gallery.catalog.records import Descriptor, Record, unit_descriptor
+from tessera.gallery.catalog.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from tessera.extract.extractor import Extractor
 
 Query = str | os.PathLike[str] | bytes | Image.Image | npt.NDArray[Any] | int
-Descriptor = npt.NDArray[np.float32]
 
 
 class QueryPicture:
@@ -108,18 +108,6 @@ class QueryPicture:
                 size_text = f"{photo.width} x {photo.height}"
                 self.notes = [f"the box reaches beyond the picture, which is {size_text} pixels: it was clipped"]
         return self._pixels[size]
-
-
-def unit_descriptor(values: npt.NDArray[Any]) -> Descriptor:
-    """A descriptor of length one, whatever its scale was; half precision has rounded a stored one a little off."""
-    if values.ndim != 1 or values.dtype.kind not in "fiu":
-        raise UsageError(f"A descriptor must be one row of numbers, not shape {values.shape} of {values.dtype}.")
-    descriptor = values.astype(np.float64)
-    norm = float(np.linalg.norm(descriptor))
-    if not np.isfinite(norm) or norm == 0.0:
-        raise UsageError("The descriptor is zero or not finite; it has no direction to compare.")
-    unit: Descriptor = (descriptor / norm).astype(np.float32)
-    return unit
 
 
 def unknown_id(image_id: int) -> GalleryError:

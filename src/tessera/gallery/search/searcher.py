@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tessera.errors import UsageError, unknown_name
 from tessera.extract.runtime import default_threads
 from tessera.gallery.catalog.filters import BUILT_IN_KEYS, AnyCondition, Near
-from tessera.gallery.catalog.snapshot import Ids, Record
+from tessera.gallery.catalog.records import Ids, Record
 from tessera.gallery.engines.engine import Allowed
 from tessera.gallery.results import Hit, SearchResult
 from tessera.gallery.search.by_parts import Judged
@@ -101,9 +101,9 @@ class Searcher:
         notes = [*query.notes, *found.notes]
         if not certain:
             notes.append("Nothing certain: no image of the collection surely shows this. These are the nearest.")
-        if judged.turns:
-            notes.append(f"Found by the query turned by {90 * judged.turns} degrees.")
-        return SearchResult(hits, milliseconds, notes, certain=certain, turns=judged.turns)
+        if judged.degrees:
+            notes.append(f"Found by the query turned by {judged.degrees} degrees.")
+        return SearchResult(hits, milliseconds, notes, certain=certain, degrees=judged.degrees)
 
     def _find_consistently(self, queries: Sequence[QueryPicture], options: SearchOptions) -> Candidates:
         """Candidates that show one moment.
@@ -137,7 +137,8 @@ class Searcher:
             )
             ids = np.unique(np.concatenate([one.ids[: options.k] for one in judged]))
             records = view.snapshot.records(ids.tolist())
-            return Candidates(np.empty((0, 0), np.float32), ids[None], records, "", described_s, judged)
+            remarks = self._parts.remarks(view)
+            return Candidates(np.empty((0, 0), np.float32), ids[None], records, "", described_s, judged, remarks)
         descriptors = self._describe(queries, view)
         described_s = time.perf_counter() - started
         scores, ids = self._choose(descriptors, options, view)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tessera.gallery.catalog.batch import Batch
-from tessera.gallery.catalog.snapshot import CatalogEntry
+from tessera.gallery.catalog.records import CatalogEntry
 from tessera.gallery.ingest.sources import look_at
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from tessera.gallery.catalog.catalog import Catalog
-from tessera.gallery.catalog.snapshot import CatalogEntry
+from tessera.gallery.catalog.records import CatalogEntry
 from tessera.gallery.ingest.sources import FoundFile
 from tessera.gallery.results import IndexReport
 
@@ -62,7 +62,7 @@ def make_plan(
     """Hold files against the catalogue by size and time, reading no content; the new and the changed go on the plan.
 
     metadata: given to every file that comes with none of its own. may_prune: whether those that are gone are taken
-    out. retry: look again at those that failed before. ignored: whether a file that is not in the catalogue shall stay
+    out. retry: try those that failed before once more. ignored: whether a file that is not in the catalogue is to stay
     out of it. Metadata that has changed is stored at once.
     """
     iterator = iter(files)

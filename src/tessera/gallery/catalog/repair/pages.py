@@ -20,14 +20,17 @@ _MAGIC = b"SQLite format 3\0"
 _INTERIOR_INDEX, _INTERIOR_TABLE, _LEAF_INDEX, _LEAF_TABLE = 2, 5, 10, 13
 _INTERIOR = (_INTERIOR_INDEX, _INTERIOR_TABLE)
 _MAX_PAYLOAD = 64 << 20
+_LOG_HEAD_BYTES = 32
 _INTEGER_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 class PageFile:
     """The pages of a database as its last commit left them: the file, and over it the log beside it."""
 
-    def __init__(self, path: Path, *, page_bytes: int) -> None:
-        """page_bytes: of every catalogue, for a header that does not say."""
+    def __init__(self, path: Path, *, page_bytes: int, past_damage: bool = False) -> None:
+        """page_bytes: of every catalogue, for a header that does not say. past_damage: read the log behind a bad frame,
+        where it is known that what follows had been committed.
+        """
         self._file = path.open("rb")
         head = self._file.read(100)
         said = int.from_bytes(head[16:18], "big")
@@ -38,7 +41,9 @@ class PageFile:
         self._usable = self.page_bytes - (head[20] if is_plausible and head[20] <= 64 else 0)
         log_path = path.with_name(f"{path.name}-wal")
         self._log: IO[bytes] | None = log_path.open("rb") if log_path.is_file() else None
-        self._logged = {} if self._log is None else _committed_frames(self._log, self.page_bytes)
+        self._logged = (
+            {} if self._log is None else _committed_frames(self._log, self.page_bytes, past_damage=past_damage)
+        )
         in_file = (path.stat().st_size + self.page_bytes - 1) // self.page_bytes
         self.num_pages = max(in_file, *self._logged, 0)
         self._visited: set[int] = set()
@@ -153,27 +158,46 @@ class PageFile:
         return content
 
 
-def _committed_frames(log: IO[bytes], page_bytes: int) -> dict[int, int]:
-    """Where in a write-ahead log each page is that was committed; frames after the last commit do not count."""
-    head = log.read(32)
-    if len(head) < 32 or head[:3] != b"\x37\x7f\x06" or int.from_bytes(head[8:12], "big") != page_bytes:
-        return {}
-    order = ">" if head[3] == 0x83 else "<"
-    sums = _checksum(head[:24], (0, 0), order)
-    if sums != struct.unpack(">II", head[24:32]):
-        return {}
+def _committed_frames(log: IO[bytes], page_bytes: int, *, past_damage: bool) -> dict[int, int]:
+    """Where in a write-ahead log each page is that was committed; frames after the last commit do not count.
+
+    A frame's checksum goes on from the one before, so behind a bad frame only those are believed that follow from what
+    is written in it, or from each other.
+    """
+    head = log.read(_LOG_HEAD_BYTES)
+    order = ">" if head[3:4] == b"\x83" else "<"
+    sums, salts = _checksum(head[:24].ljust(24), (0, 0), order), head[16:24]
+    stated = struct.unpack(">II", head[24:].ljust(8))
+    is_ours = head[:3] == b"\x37\x7f\x06" and int.from_bytes(head[8:12], "big") == page_bytes
+    if not (is_ours and sums == stated):
+        if not past_damage:
+            return {}
+        sums, salts = stated, _commonest_salts(log, page_bytes)
     committed: dict[int, int] = {}
     waiting: dict[int, int] = {}
     while len(frame := log.read(24)) == 24 and len(page := log.read(page_bytes)) == page_bytes:
+        stated = struct.unpack(">II", frame[16:24])
         sums = _checksum(page, _checksum(frame[:8], sums, order), order)
-        if frame[8:16] != head[16:24] or sums != struct.unpack(">II", frame[16:24]):
-            break
         number, size_after_commit = struct.unpack(">II", frame[:8])
-        waiting[number] = log.tell() - page_bytes
-        if size_after_commit:
+        is_right, sums = sums == stated and frame[8:16] == salts, stated
+        if is_right:
+            waiting[number] = log.tell() - page_bytes
+        elif not past_damage:
+            break
+        if size_after_commit and frame[8:16] == salts:
             committed |= waiting
             waiting = {}
     return committed
+
+
+def _commonest_salts(log: IO[bytes], page_bytes: int) -> bytes:
+    """The salts of a log whose own head is damaged: of its first frames, behind which may be those of earlier logs."""
+    found = []
+    for number in range(3):
+        log.seek(_LOG_HEAD_BYTES + number * (24 + page_bytes) + 8)
+        found.append(log.read(8))
+    log.seek(_LOG_HEAD_BYTES)
+    return max(found, key=found.count)
 
 
 def _checksum(content: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tessera.errors import GalleryDamagedError, GalleryError
-from tessera.gallery.catalog.batch import LOST_DESCRIPTOR
+from tessera.gallery.catalog.batch import FEATURES_LOST, LOST_DESCRIPTOR
 from tessera.gallery.catalog.catalog import Catalog
 from tessera.gallery.catalog.checksums import GUARDED, row_checksum, seal_in_sql
-from tessera.gallery.catalog.damage import MAX_ID
+from tessera.gallery.catalog.commit_mark import bring_back_log, read_mark
 from tessera.gallery.catalog.metadata import readable_metadata
-from tessera.gallery.catalog.pages import PageFile, Row
+from tessera.gallery.catalog.repair.damage import MAX_ID
+from tessera.gallery.catalog.repair.pages import PageFile, Row
 from tessera.gallery.catalog.schema import (
     PAGE_BYTES,
     check_identity,
@@ -31,6 +32,12 @@ from tessera.storage import storage_error, sync_folder
 SIDE_FILES = ("-wal", "-shm", "-journal")
 _TABLES = ("contents", "local_features", "images", "ignored", "pairs")
 _SETTINGS_KINDS = (str, int, float, type(None))
+# A content that lost both its images and its local features: `index` would take it for whole when the file is found.
+_DELETE_REMNANTS = (
+    "DELETE FROM contents WHERE id NOT IN (SELECT content_id FROM images WHERE content_id IS NOT NULL) "
+    "AND hash NOT IN (SELECT hash FROM local_features)"
+)
+_LACKING_FEATURES = "SELECT 1 FROM contents WHERE hash NOT IN (SELECT hash FROM local_features) LIMIT 1"
 
 
 def salvage_catalog(catalog: Catalog) -> str:
@@ -45,9 +52,10 @@ def salvage_catalog(catalog: Catalog) -> str:
         _remove_with_log(fresh)
         with translated_errors(fresh), contextlib.closing(connect(fresh)) as target:
             prepare(target, fresh)
-            source = PageFile(path, page_bytes=PAGE_BYTES)
+            log_is_damaged = bring_back_log(path)
+            source = PageFile(path, page_bytes=PAGE_BYTES, past_damage=log_is_damaged)
             try:
-                images = _copy(source, target)
+                images = _copy(source, target, path, had_features=(path.parent / "postings").is_dir())
             finally:
                 source.close()
             target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -57,11 +65,13 @@ def salvage_catalog(catalog: Catalog) -> str:
                 f"Nothing could be read of the catalogue {path}. Move it away, then index the pictures again."
             )
         _sync(fresh)
-        fresh.replace(_repaired(path))  # from here on it counts: whoever comes next finishes what follows
+        fresh.replace(_repaired(path))  # from here on it counts: the next process to open it finishes the rest
     except OSError as error:
         raise storage_error(error, path) from error
     aside = finish_repair(path)
     back = "" if source.has_head else " Its first page is lost, so images that were removed lately may be back."
+    if log_is_damaged:
+        back = " A part of its log is lost: what was stored or removed last may be as it was before."
     return (
         f"{images} images were saved; the damaged file is kept as {aside.name}.{back} Run `tessera index` for the rest."
     )
@@ -160,8 +170,11 @@ def _remove_with_log(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _copy(source: PageFile, target: sqlite3.Connection) -> int | None:
-    """Fill an empty catalogue with what can be read; how many images there are, None if there was nothing at all."""
+def _copy(source: PageFile, target: sqlite3.Connection, path: Path, *, had_features: bool) -> int | None:
+    """Fill an empty catalogue with what can be read; how many images there are, None if there was nothing at all.
+
+    had_features: whether its images had local features, which are made again where they are lost.
+    """
     roots = source.tables()
     target.execute("BEGIN")
     settings = {row[1]: row[2] for row in _walk(source, roots, "settings") if _is_setting(row)}
@@ -183,7 +196,11 @@ def _copy(source: PageFile, target: sqlite3.Connection) -> int | None:
     if not settings and not copied:
         target.execute("ROLLBACK")
         return None
-    _make_consistent(target, sequence)
+    if had_features:
+        target.execute(_DELETE_REMNANTS)
+        if target.execute(_LACKING_FEATURES).fetchone() is not None:
+            put_setting(target, FEATURES_LOST, 1)
+    _make_consistent(target, sequence, last_committed=mark.generation if (mark := read_mark(path)) else 0)
     target.execute("COMMIT")
     return int(target.execute("SELECT count(content_id) FROM images").fetchone()[0])
 
@@ -297,7 +314,7 @@ def _has_form(row: Row, *kinds: type | tuple[type, ...]) -> bool:
     return len(row) >= len(kinds) and all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=False))
 
 
-def _make_consistent(target: sqlite3.Connection, sequence: int) -> None:
+def _make_consistent(target: sqlite3.Connection, sequence: int, last_committed: int) -> None:
     """Images whose content was lost keep the rest: the next `index` describes them again. Indexes start over."""
     target.execute(
         "UPDATE images SET state = 'failed', content_id = NULL, mtime_ns = -1, error = ? "
@@ -307,11 +324,11 @@ def _make_consistent(target: sqlite3.Connection, sequence: int) -> None:
     target.execute("DELETE FROM local_features WHERE hash NOT IN (SELECT hash FROM contents)")
     target.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'images'", (sequence,))
     known = dict(target.execute("SELECT key, value FROM settings").fetchall())
-    generation = known["generation"] if isinstance(known.get("generation"), int) else 0
+    generation = max(known["generation"] if isinstance(known.get("generation"), int) else 0, last_committed) + 1
     settings: dict[str, Any] = {
         "searchable": target.execute("SELECT count(content_id) FROM images").fetchone()[0],
-        "generation": generation + 1,
-        "removals_since": generation + 1,
+        "generation": generation,
+        "removals_since": generation,
     }
     commonest = target.execute(COMMONEST_MODEL).fetchone()
     if commonest is not None:  # where the settings were lost, the rows still say which model made them

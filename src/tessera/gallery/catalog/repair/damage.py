@@ -10,8 +10,10 @@ import numpy as np
 
 from tessera.errors import GalleryDamagedError, GalleryError, GalleryLockedError, StorageError
 from tessera.gallery.catalog.catalog import Catalog
+from tessera.gallery.catalog.commit_mark import read_mark, refuse_lost_commits
+from tessera.gallery.catalog.records import decode_descriptors
 from tessera.gallery.catalog.schema import check_identity, connect, translate
-from tessera.gallery.catalog.snapshot import Snapshot, decode_descriptors
+from tessera.gallery.catalog.snapshot import Snapshot
 
 MAX_ID = 1 << 53  # ids are given one by one: a greater one is damage, and the next after it might not exist
 _NORM_TOLERANCE = 0.01  # half precision leaves a unit descriptor far closer than this
@@ -21,11 +23,15 @@ _SET_WITH_CONTENTS = ("engine", "codec", "fingerprint", "dim")
 
 def file_damage(catalog: Catalog) -> list[str]:
     """What SQLite itself finds wrong with the file, or what tells that it is no catalogue as any version makes it."""
+    mark = read_mark(catalog.path)
     try:
         with closing(connect(catalog.path, read_only=True)) as connection:
             rows = connection.execute("PRAGMA integrity_check(3)").fetchall()
-            if rows == [("ok",)] and check_identity(connection, catalog.path) == 0:
-                catalog.refuse_emptied()
+            if rows == [("ok",)]:
+                if check_identity(connection, catalog.path) == 0:
+                    catalog.refuse_emptied()
+                else:
+                    refuse_lost_commits(catalog.path, mark, connection)
     except sqlite3.DatabaseError as error:
         meaning = translate(error, catalog.path)
         if isinstance(meaning, StorageError | GalleryLockedError):  # out of reach, which says nothing of its content
@@ -33,7 +39,7 @@ def file_damage(catalog: Catalog) -> list[str]:
         return [f"The catalogue {catalog.path} is damaged: {error}."]
     except GalleryDamagedError as error:
         return [str(error)]
-    except GalleryError:  # of another program, or of a newer version: whoever opens it says so
+    except GalleryError:  # of another program, or of a newer version: opening it says so
         return []
     if rows != [("ok",)]:
         return [f"The catalogue {catalog.path} is damaged: {rows[0][0].splitlines()[0]}."]

@@ -1,0 +1,1 @@
+"""A damaged catalogue: found, read page by page without SQLite, made anew."""
