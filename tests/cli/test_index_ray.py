@@ -68,3 +68,26 @@ def test_a_folder_is_indexed_on_ray(tmp_path: Path) -> None:
     assert (report["added"], report["failed"]) == (5, 1)
     with Gallery(gallery, create=False) as opened:
         assert opened.search(folder / "3.png", k=1)[0].path.endswith("3.png")
+
+
+def test_opencv_is_imported_before_ray() -> None:
+    """Its import sets sys.path back, which in another thread takes away the folder that Ray has just added."""
+    script = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ray":
+            print("cv2" in sys.modules)
+            raise ModuleNotFoundError("No module named 'ray'", name="ray")
+
+sys.meta_path.insert(0, Finder())
+from tessera.errors import MissingExtraError
+from tessera.extract.ray import connect_ray
+try:
+    connect_ray("local")
+except MissingExtraError:
+    print("missing")
+"""
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["True", "missing"]

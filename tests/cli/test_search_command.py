@@ -213,9 +213,43 @@ def test_videos_are_indexed_by_scene_and_hits_carry_the_time(
     answer = run("index", folder, "--video", "--json")
     report = json.loads(answer.stdout)
     assert (report["added"], report["passed_over"]) == (2, 1)
-    assert "bad.mp4 could not be decoded as a video" in answer.stderr
+    assert answer.stderr.count("bad.mp4") == 1
+    assert "bad.mp4: could not be decoded as a video" in answer.stderr
     hit = json.loads(run("search", photo_folder / "inner" / "photo3.png", "--json").stdout)["results"][0]
     assert hit["metadata"] == {"video": str(folder / "film.avi"), "time": "2"}
     again = json.loads(run("index", folder, "--video", "--json").stdout)
     assert (again["added"], again["unchanged"]) == (0, 2)
     assert json.loads(run("search", photo_folder / "photo0.png", "--where", "time<1", "--json").stdout)["results"]
+
+
+def test_a_terminal_says_where_doubt_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tessera.cli.output import print_rows
+
+    header, rows = ["rank", "inliers", "metadata", "path"], [["1", "40", "", "a.jpg"], ["2", "0", "", "b.jpg"]]
+    print_rows(header, rows, after=(1, "less certain:"))
+    assert capsys.readouterr().out == "1\t40\t\ta.jpg\n2\t0\t\tb.jpg\n"  # a pipe has every column, and rows alone
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_rows(header, rows, after=(1, "less certain:"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["rank", "inliers", "path"],
+        ["1", "40", "a.jpg"],
+        ["less", "certain:"],
+        ["2", "0", "b.jpg"],
+    ]
+
+
+@pytest.mark.parametrize("command", ["search", "duplicates", "group"])
+def test_a_table_stands_for_the_list(run: Run, indexed: Path, photo_folder: Path, tmp_path: Path, command: str) -> None:
+    words = [photo_folder / "photo0.png"] if command == "search" else []
+    in_a_file = run(command, *words, "--csv", tmp_path / "out.csv")
+    assert (in_a_file.returncode, in_a_file.stdout) == (0, "")
+    assert "out.csv written" in in_a_file.stderr
+    piped = run(command, *words, "--csv", "-")
+    assert piped.stdout == (tmp_path / "out.csv").read_text()
+
+
+def test_an_order_that_nothing_can_be_put_into_is_said(run: Run, indexed: Path, photo_folder: Path) -> None:
+    assert "no date is known" in run("search", photo_folder / "photo0.png", "--sort", "date").stderr

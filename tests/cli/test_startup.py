@@ -100,3 +100,46 @@ def test_values_that_are_wrong_are_still_refused(run: Run, words: list[str], mes
     answer = run("search", "photo0.png", *words)
     assert answer.returncode != 0
     assert message in answer.stderr
+
+
+def test_the_help_begins_with_what_most_people_want(run: Run) -> None:
+    answer = run("--help")
+    parts = [answer.stdout.index(part) for part in ("Your photos", "The gallery", "Networks and research")]
+    assert parts == sorted(parts)
+    assert answer.stdout.index(" search ") < parts[1] < answer.stdout.index(" stats ") < parts[2]
+    assert "Begin with: tessera index" in answer.stdout
+
+
+def test_errors_have_no_colour_where_none_is_wanted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    coloured: list[str] = []
+    monkeypatch.setattr("tessera.cli.output.typer.secho", lambda message, **_: coloured.append(message))
+    assert run("search", "none.jpg").stderr == ""
+    assert "There is no gallery" in coloured[0]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "There is no gallery" in run("search", "none.jpg").stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("search --rerank ", {"global", "sp", "dsm", "lightglue"}),
+        ("search --device c", {"cpu", "cuda"}),
+        ("index --codec p", {"pq1", "pq8"}),
+        ("models get clip-b", {"clip-b16", "clip-b32"}),
+        ("ser", {"serve"}),
+    ],
+)
+def test_a_shell_completes_what_may_be_given(line: str, offered: set[str]) -> None:
+    variables = {
+        "_TESSERA_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"tessera {line}",
+        "COMP_CWORD": str(line.count(" ") + 1),
+    }
+    answer = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv = ['tessera']; from tessera.cli.main import main; main()"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert set(answer.stdout.split()) == offered, answer.stderr

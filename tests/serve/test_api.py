@@ -17,8 +17,8 @@ from tessera.errors import GalleryLockedError, IndexingError, ModelError
 from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.gallery import Gallery
 from tessera.refiners import EXPANSIONS, RERANKERS
-from tessera.serve import schemas
 from tessera.serve import service as service_module
+from tessera.serve.api import schemas
 from tessera.serve.app import create_app
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings

@@ -8,6 +8,7 @@ import itertools
 import socket
 import struct
 import threading
+import time
 import zlib
 from collections import Counter
 from types import SimpleNamespace
@@ -16,10 +17,11 @@ import httpx
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
+from tessera.gallery.gallery import Gallery
+from tessera.serve.api.routes import Serving
 from tessera.serve.app import create_app
 from tessera.serve.middleware import InFlight, LimitInFlight
 from tessera.serve.problems import ProblemError
-from tessera.serve.routes import Serving
 from tessera.serve.server import PatientProtocol
 from tessera.serve.settings import Settings
 from tessera.serve.worker_pools import MOST_TOGETHER, WorkerPools
@@ -265,6 +267,35 @@ def test_a_head_that_never_ends_is_not_waited_for(client, address, monkeypatch):
                 assert slow.recv(100) == b""
             assert silent.recv(100) == b""
     assert client.get("/health").status_code == 200
+
+
+def test_who_takes_nothing_of_an_answer_is_let_go(running, eventually, small_bundle, painter, tmp_path, monkeypatch):
+    """Each such client would keep a whole file in memory, for ever. One that reads slowly gets all of it."""
+    large = painter(tmp_path / "large.png", 1)
+    with large.open("ab") as file:
+        file.write(bytes(16 << 20))
+    with Gallery(tmp_path / "g", str(small_bundle)) as gallery:
+        gallery.index(large)
+    monkeypatch.setattr(PatientProtocol, "stall_timeout_s", 0.5)
+    ask = b"GET /api/images/1/original HTTP/1.1\r\nHost: x\r\n\r\n"
+    with running(Settings(tmp_path / "g", threads=1)) as address, httpx.Client(base_url=address) as client:
+        with connect(address) as deaf, connect(address) as slow:
+            deaf.sendall(ask)
+            slow.sendall(ask)
+            received = 0
+            while received < 16 << 20:
+                received += len(slow.recv(1 << 18))
+                time.sleep(0.02)
+
+            def is_ended():
+                try:
+                    deaf.sendall(b"\r\n")
+                except ConnectionError:
+                    return True
+                return False
+
+            eventually(is_ended)
+        assert client.get("/health").status_code == 200
 
 
 def test_a_place_is_given_back_before_the_last_piece_and_once():

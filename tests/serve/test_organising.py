@@ -89,6 +89,15 @@ def test_order_names_folders_and_months(client):
     assert client.get("/api/images", params={"month": "june"}).status_code == 422
 
 
+def test_the_group_of_a_picture(client, eventually, check_problem):
+    ids = {image["name"]: image["id"] for image in client.get("/api/images").json()["images"]}
+    found = find(client, "groups", eventually)["groups"][0]
+    of_one = client.get(f"/api/images/{found['images'][-1]['id']}/group").json()
+    assert of_one == found
+    assert client.get(f"/api/images/{ids['gate.png']}/group").json() == {"id": None, "images": []}
+    check_problem(client.get("/api/images/4000/group"), 404)
+
+
 def test_files_come_as_they_are_one_or_many(client, drawn, check_problem):
     ids = {image["name"]: image["id"] for image in client.get("/api/images").json()["images"]}
     content = (drawn[1] / "gate.png").read_bytes()
@@ -160,11 +169,19 @@ def test_copies_and_order_on_the_page(browser, drawn, client, eventually, width)
     assert "sort=name" in page.url
     page.select_option("#sort", "oldest")
     expect(page.locator(".tile").first).to_have_attribute("data-name", re.compile("^tower"))
+    page.locator("#name").press_sequentially("gate")  # no Enter: names are searched while they are typed
+    expect(page.locator(".tile")).to_have_count(1)
+    page.go_back()  # the whole word is one step
+    expect(page.locator(".tile")).to_have_count(5)
     page.fill("#name", "gate")
     page.locator("#name").press("Enter")
     expect(page.locator(".tile")).to_have_count(1)
     page.locator("#chips button").click()
     expect(page.locator(".tile")).to_have_count(5)
+    expect(page.locator("#name")).to_have_value("")
+    if width < 500:  # the timeline is there instead, where there is one
+        expect(page.locator("#month")).to_be_hidden()
+        page.select_option("#sort", "name")
     page.select_option("#month", "2019-06")
     expect(page.locator(".tile")).to_have_count(2)
     context.close()

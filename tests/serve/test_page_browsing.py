@@ -42,8 +42,8 @@ def draw(seed: int, cut: int) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def trip(tmp_path_factory, running, token_bundle):
-    """A service on drawings with dates and places, three of them of one thing."""
+def trip_gallery(tmp_path_factory, token_bundle):
+    """Drawings with dates and places, three of them of one thing."""
     folder = tmp_path_factory.mktemp("trip")
     with (folder / "trip.csv").open("w", newline="") as file:
         table = csv.writer(file)
@@ -53,7 +53,13 @@ def trip(tmp_path_factory, running, token_bundle):
             table.writerow([folder / name, date, *place])
     with Gallery(folder / "g.tessera", model=str(token_bundle), threads=1) as gallery:
         assert gallery.index(folder / "trip.csv").added == len(TRIP)
-    with running(Settings(folder / "g.tessera", threads=1, timeout_s=280)) as address:
+    return folder / "g.tessera"
+
+
+@pytest.fixture(scope="module")
+def trip(running, trip_gallery):
+    """A service on them."""
+    with running(Settings(trip_gallery, threads=1, timeout_s=280)) as address:
         yield address
 
 
@@ -118,7 +124,7 @@ def test_photos_near_a_place(open_trip):
     expect(page.locator(".tile")).to_have_count(3)
     names = page.locator(".tile").evaluate_all("all => all.map(({ dataset }) => dataset.name)")
     assert sorted(names) == ["tower-1.png", "tower-2.png", "tower-3.png"]
-    expect(page.locator("#chips button")).to_have_text(f"near={offered[0]} ✕")
+    expect(page.locator("#chips button")).to_have_text(f"near: {offered[0]} ✕")
     page.reload()  # it is in the address
     expect(page.locator(".tile")).to_have_count(3)
     page.locator("#chips button").click()
@@ -188,3 +194,214 @@ def test_a_group_is_found_and_a_picture_leaves_it(open_trip):
     expect(page.locator("#summary")).to_have_text("2 pictures in 1 group")
     page.locator(".pick").first.click()
     expect(page.locator("#large-title")).to_contain_text("tower-")
+
+
+def test_more_groups_come_when_they_are_asked_for(open_trip):
+    """No gallery of a hundred groups: the service's answers are those of one."""
+    page = open_trip()
+    image = {"name": "a.png", "width": 320, "height": 320, "metadata": {}}
+    groups = [{"id": n, "images": [{**image, "id": 1}, {**image, "id": 2, "name": f"{n}.png"}]} for n in range(120)]
+
+    def answer(route):
+        start, limit = (int(route.request.url.split(f"{key}=")[1].split("&")[0]) for key in ("start", "limit"))
+        assert limit == 50
+        route.fulfill(json={"groups": groups[start : start + limit], "total": 120, "images": 240})
+
+    page.route("**/api/groups?**", answer)
+    page.locator('[data-view="groups"]').click()
+    sets, more = page.locator(".set"), page.locator("#more-sets")
+    expect(sets).to_have_count(50)
+    expect(page.locator("#summary")).to_have_text("240 pictures in 120 groups")
+    more.click()
+    expect(sets).to_have_count(100)
+    more.click()
+    expect(sets).to_have_count(120)
+    expect(sets.last).to_contain_text("119.png")
+    expect(more).to_be_hidden()
+    page.locator('[data-view="groups"]').click()
+    expect(sets).to_have_count(50)
+
+
+def test_a_picture_by_keys(open_trip):
+    page = open_trip("?sort=name")
+    tiles = page.locator(".tile")
+    expect(tiles).to_have_count(len(TRIP))
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    expect(page.locator("#name")).to_be_focused()
+    tiles.nth(1).focus()
+    page.keyboard.press("x")
+    expect(page.locator("#chosen-count")).to_have_text("1 chosen")
+    page.keyboard.press("Escape")
+    tiles.nth(1).press("Enter")
+    picture, zoom = page.locator("#large-picture"), page.locator("#large-zoom")
+    expect(page.locator("#large-place")).to_have_text(f"2 of {len(TRIP)}")
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+    expect(picture).to_be_visible()
+    fitted = picture.bounding_box()
+    page.keyboard.press("+")
+    expect(zoom).to_have_attribute("aria-pressed", "true")
+    assert picture.bounding_box()["width"] == pytest.approx(1.5 * fitted["width"], rel=0.01)
+    page.keyboard.press("0")
+    assert picture.bounding_box() == fitted
+    frame = page.locator("#large-room").bounding_box()
+    page.mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + frame["height"] / 2)
+    for _ in range(8):
+        page.mouse.wheel(0, -400)
+    expect(zoom).to_have_attribute("aria-pressed", "true")
+    before = picture.bounding_box()
+    page.locator("#large-room").focus()
+    page.keyboard.press("Shift+ArrowRight")
+    assert picture.bounding_box()["x"] < before["x"]
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#large-place")).to_have_text(f"3 of {len(TRIP)}")
+    expect(zoom).to_have_attribute("aria-pressed", "false")
+    shown = page.locator("#large-side").is_visible()
+    page.keyboard.press("i")
+    expect(page.locator("#large-side")).to_be_visible(visible=not shown)
+    page.keyboard.press("Escape")
+    expect(page.locator("#large")).to_be_hidden()
+    while page.evaluate("Boolean(history.state?.large)"):  # going back takes a moment, and would stop the reload
+        page.wait_for_timeout(20)
+    page.reload()  # the wish is kept
+    tiles.nth(1).click()
+    expect(page.locator("#large-side")).to_be_visible(visible=not shown)
+
+
+def test_the_back_button_leaves_a_large_picture(open_trip):
+    page = open_trip("?sort=name")
+    tiles, large = page.locator(".tile"), page.locator("#large")
+    tiles.nth(1).click()
+    expect(large).to_be_visible()
+    page.go_back()
+    expect(large).to_be_hidden()
+    expect(tiles).to_have_count(len(TRIP))
+    tiles.nth(2).click()
+    steps = page.evaluate("history.length")
+    page.locator("#large-close").click()
+    expect(large).to_be_hidden()
+    page.wait_for_function("!history.state?.large")  # no step is left behind
+    tiles.nth(2).click()
+    assert page.evaluate("history.length") == steps
+    page.locator("#large-search").click()
+    expect(page.locator(".tile .score").first).to_be_visible()
+    page.go_back()
+    expect(page.locator("#query")).to_be_hidden()
+    expect(tiles).to_have_count(len(TRIP))
+    expect(large).to_be_hidden()
+
+
+def test_a_finger_leads_from_picture_to_picture_and_out(open_trip):
+    page = open_trip("?sort=name", width=390, height=780, has_touch=True, is_mobile=True)
+    expect(page.locator(".tile")).to_have_count(len(TRIP))
+    page.locator(".tile").first.tap()
+    place = page.locator("#large-place")
+    expect(place).to_have_text(f"1 of {len(TRIP)}")
+    touch = page.context.new_cdp_session(page)
+
+    def swipe(dx: int, dy: int) -> None:
+        x, y = 195, 400
+        for kind, points in (
+            ("touchStart", [(x, y)]),
+            ("touchMove", [(x + dx // 2, y + dy // 2)]),
+            ("touchMove", [(x + dx, y + dy)]),
+            ("touchEnd", []),
+        ):
+            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": a, "y": b} for a, b in points]})
+
+    swipe(-150, 5)
+    expect(place).to_have_text(f"2 of {len(TRIP)}")
+    swipe(150, 5)
+    expect(place).to_have_text(f"1 of {len(TRIP)}")
+    swipe(0, 200)
+    expect(page.locator("#large")).to_be_hidden()
+
+
+def test_neighbours_go_on_beyond_what_was_loaded(open_trip):
+    """No gallery of hundreds: the service's answers are those of one month with 300 pictures and one with 2."""
+    page = open_trip("?view=groups")
+    names = {"2021-05": [f"b{n}.png" for n in range(2)], "2021-04": [f"a{n}.png" for n in range(300)]}
+    numbers = {name: n for n, name in enumerate(name for month in names.values() for name in month)}
+
+    def months(route):
+        found = [{"month": month, "images": len(some)} for month, some in names.items()]
+        route.fulfill(json={"months": found, "undated": 0})
+
+    def images(route):
+        asked = dict(part.split("=") for part in route.request.url.split("?")[1].split("&"))
+        some = names[asked["month"]]
+        after = [numbers[name] + 1 for name in some].index(int(asked["after"])) + 1 if asked["after"] != "0" else 0
+        part = some[after : after + int(asked["limit"])]
+        image = {"width": 320, "height": 320, "metadata": {"date": f"{asked['month']}-01"}}
+        listed = [{**image, "id": numbers[name] + 1, "name": name} for name in part]
+        more = listed[-1]["id"] if after + len(part) < len(some) else None
+        route.fulfill(json={"images": listed, "total": len(numbers), "next": more})
+
+    page.route("**/api/months**", months)
+    page.route("**/api/images?**", images)
+    page.goto(page.url.replace("?view=groups", "?sort=newest"))
+    page.locator('.tile[data-name="b1.png"]').click()
+    title = page.locator("#large-title")
+    for n in range(150):
+        page.keyboard.press("ArrowRight")
+        expect(title).to_have_text(f"a{n}.png")
+
+
+def test_a_large_picture_shows_the_others_of_its_group(open_trip, trip_gallery):
+    page = open_trip("?view=groups")
+    page.locator("#find").click()
+    expect(page.locator(".set").first).to_be_visible()
+    with Gallery(trip_gallery) as gallery:
+        names = [Path(record.path).name for record in gallery.groups(renew=False)[0].images]
+    page.goto(page.url.replace("?view=groups", "?sort=name"))
+    page.locator(f'.tile[data-name="{names[0]}"]').click()
+    others = page.locator("#large-others button")
+    expect(others).to_have_count(len(names) - 1)
+    others.first.click()
+    expect(page.locator("#large-title")).to_have_text(names[1])
+    page.locator("#large-close").click()
+    page.locator('.tile[data-name="bridge.png"]').click()
+    expect(page.locator("#large-title")).to_have_text("bridge.png")
+    expect(page.locator("#large-same")).to_be_hidden()
+
+
+def test_a_link_to_what_is_not_there_shows_the_gallery(open_trip):
+    page = open_trip("?image=4000")
+    expect(page.locator("#notice")).to_contain_text("no picture 4000")
+    expect(page.locator(".tile")).to_have_count(len(TRIP))
+    expect(page.locator("#query")).to_be_hidden()
+    assert "4000" not in page.url
+
+
+def test_filters_are_folded_away_on_a_phone(open_trip):
+    page = open_trip(width=390, height=780, has_touch=True, is_mobile=True)
+    expect(page.locator(".tile")).to_have_count(len(TRIP))
+    expect(page.locator("#filters")).to_be_hidden()
+    page.locator("#filter-toggle").tap()
+    page.select_option("#filter-key", "date")
+    page.fill("#filter-value", ">=2022")
+    page.locator("#filters button").tap()
+    expect(page.locator("#chips button")).to_have_text("date from 2022 ✕")
+    expect(page.locator(".tile")).to_have_count(2)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_who_may_not_sort_is_offered_no_sorting(browser, running, trip_gallery):
+    with Gallery(trip_gallery) as gallery:
+        assert gallery.groups()
+    for writer_key, count in ((None, 0), ("pen", 1)):
+        settings = Settings(trip_gallery, key="open sesame", writer_key=writer_key, threads=1, timeout_s=280)
+        with running(settings) as address:
+            page = browser.new_context().new_page()
+            page.set_default_timeout(120_000)
+            page.goto(f"{address}/?view=groups#key=open%20sesame")
+            expect(page.locator(".set").first).to_be_visible()
+            expect(page.locator("#find:visible")).to_have_count(count)
+            buttons = page.locator(".set").get_by_role("button", name="Not this")
+            expect(buttons).to_have_count(count * page.locator(".set figcaption").count())
+            page.context.close()

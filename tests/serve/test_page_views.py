@@ -84,18 +84,47 @@ def certain_answer(ids: list[int], verified: int) -> dict[str, object]:
     return {"results": results, "timing_ms": {"embed": 1.0, "search": 1.0, "total": 2.0}, "note": ""}
 
 
+DOUBT = "Nothing certain: no image of the collection surely shows this. These are the nearest."
+NONE = "Nothing certain. No picture surely shows this; these are the most alike."
+
+
 @pytest.mark.parametrize(
-    ("verified", "sections"), [(2, ["Verified", "Less certain"]), (0, ["Nothing certain", "The most alike"])]
+    ("verified", "certain", "sections"),
+    [(2, True, ["Verified", "Less certain"]), (0, False, [NONE]), (1, False, [NONE])],
 )
-def test_hits_say_how_sure_they_are(page, verified, sections):
-    page.route("**/api/search", lambda route: route.fulfill(json=certain_answer([1, 2, 3], verified)))
+def test_hits_say_how_sure_they_are_once(page, verified, certain, sections):
+    note = " ".join([*([] if certain else [DOUBT]), "Found by the query turned by 90 degrees."])
+    answer = {**certain_answer([1, 2, 3], verified), "certain": certain, "note": note}
+    page.route("**/api/search", lambda route: route.fulfill(json=answer))
     page.set_input_files("#file", TIN)
     playwright.expect(page.locator(".section")).to_have_text(sections)
+    playwright.expect(page.locator("#summary")).to_have_text(
+        "3 results in 2.0 ms. Found by the query turned by 90 degrees."
+    )
     playwright.expect(page.locator(".tile")).to_have_count(3)
     page.locator(".tile").first.focus()
     page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")  # past a heading
+    page.keyboard.press("ArrowRight")  # past a heading, where there are two
     playwright.expect(page.locator(".tile").nth(2)).to_be_focused()
+
+
+def test_what_is_most_unlikely_is_folded_away_once_something_was_found(page):
+    answer = {**certain_answer([1, 2, 3, 4], 1), "certain": True}
+    for hit, probability in zip(answer["results"], (0.9, 0.3, 0.04, 0.03), strict=True):
+        hit["probability"] = probability
+    page.route("**/api/search", lambda route: route.fulfill(json=answer))
+    page.set_input_files("#file", TIN)
+    tiles, button = page.locator(".tile"), page.locator(".unfold button")
+    playwright.expect(button).to_have_text("Show 2 more results below 10 %")
+    playwright.expect(tiles.nth(1)).to_be_visible()
+    playwright.expect(tiles.nth(2)).to_be_hidden()
+    tiles.first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")  # no step onto what is not shown
+    playwright.expect(tiles.nth(1)).to_be_focused()
+    button.click()
+    playwright.expect(tiles.nth(2)).to_be_focused()
+    playwright.expect(page.locator(".section")).to_have_text(["Verified", "Less certain", "Below 10 %"])
 
 
 def test_the_reasons_begin_with_the_places_that_agree(page):
@@ -115,9 +144,29 @@ def test_the_reasons_begin_with_the_places_that_agree(page):
     page.locator("#why-tokens button").first.hover()
     playwright.expect(page.locator(".lines")).to_be_hidden()  # a token's turn
     page.keyboard.press("Escape")
+    page.locator(".unfold button").click()
     page.locator('.tile[data-name="books-1.jpg"]').click()
     playwright.expect(page.locator("#why-note")).to_contain_text("Not verified")
     playwright.expect(lines).to_have_count(0)
+
+
+def test_a_result_opens_large_from_its_reasons_and_goes_back_to_them(page):
+    page.set_input_files("#file", TIN)
+    page.wait_for_selector(".tile .score")
+    names = shown(page)
+    page.locator(".tile").first.click()
+    page.locator("#why-large").click()
+    playwright.expect(page.locator("#large-title")).to_have_text(names[0])
+    playwright.expect(page.locator("#large-facts")).to_contain_text("table")
+    page.locator("#large-next").click()
+    playwright.expect(page.locator("#large-title")).to_have_text(names[1])
+    page.keyboard.press("Escape")
+    playwright.expect(page.locator("#large")).to_be_hidden()
+    playwright.expect(page.locator("#why-large")).to_be_focused()
+    page.locator("#why-large").click()
+    page.locator("#large-search").click()
+    playwright.expect(page.locator("#why")).to_be_hidden()
+    playwright.expect(page.locator("#query-name")).to_have_text(names[0])
 
 
 def test_an_upload_survives_a_reload_and_a_link_to_it_elsewhere_is_told(page, browser, tins):
@@ -164,16 +213,27 @@ def test_a_link_as_a_code(page, tins):
 def test_pictures_are_added_with_the_writers_key(page, tmp_path):
     count = page.locator(".tile").count()
     (tmp_path / "broken.jpg").write_bytes(b"nothing")
-    page.set_input_files("#add-files", [EXAMPLES / "queries" / "books.jpg", tmp_path / "broken.jpg"])
+    pictures = [EXAMPLES / "queries" / "books.jpg", tmp_path / "broken.jpg"]
+    page.set_input_files("#add-files", pictures)
     playwright.expect(page.locator("#ask-title")).to_contain_text("writer")
+    page.fill("#ask-key", "half a k")
+    page.locator("#ask-cancel").click()  # asked once, not for each picture
+    playwright.expect(page.locator("#ask")).to_be_hidden()
+    playwright.expect(page.locator("#notice")).to_be_hidden()
+    page.set_input_files("#add-files", pictures)
+    playwright.expect(page.locator("#ask-key")).to_have_value("")
     page.fill("#ask-key", "wrong")
     with page.expect_response(lambda response: response.status in (401, 403)):
-        page.locator("#ask button").click()
+        page.locator("#ask .primary").click()
     page.fill("#ask-key", "pen")
-    page.locator("#ask button").click()
+    page.locator("#ask .primary").click()
     playwright.expect(page.locator("#notice")).to_contain_text("1 of 2 added")
     playwright.expect(page.locator("#notice")).to_contain_text("broken.jpg")
+    playwright.expect(page.locator("#notice")).not_to_have_class(re.compile("fine"))
     playwright.expect(page.locator(".tile")).to_have_count(count + 1)
+    page.set_input_files("#add-files", [EXAMPLES / "queries" / "station.jpg"])
+    playwright.expect(page.locator("#notice")).to_have_text("1 of 1 added.")
+    playwright.expect(page.locator("#notice")).to_have_class(re.compile("fine"))  # no warning
 
 
 def test_a_code_from_a_terminal_brings_its_key(browser, running, served_gallery):
@@ -224,6 +284,8 @@ def test_axe_finds_nothing_in_any_view(browser, tins, check_axe, scheme, width):
     check("gallery")
     page.locator(".tile").first.click()
     check("large")
+    page.locator("#large-info").click()
+    check("large, with its details or without")
     page.locator("#large-close").click()
     page.route("**/api/search", lambda route: route.fulfill(json=certain_answer([1, 2, 3], 1)))
     page.set_input_files("#file", TIN)
@@ -235,7 +297,22 @@ def test_axe_finds_nothing_in_any_view(browser, tins, check_axe, scheme, width):
     page.locator("#why-close").click()
     page.locator("#share").click()
     check("share")
+    page.locator("#share-close").click()
+    page.keyboard.press("?")
+    check("keys")
+    page.locator("#keys-close").click()
+    page.set_input_files("#add-files", [EXAMPLES / "queries" / "books.jpg"])
+    page.wait_for_selector("#ask[open]")
+    check("a key is asked for")
+    page.goto(f"{tins}/?image=1&box=many")
+    page.wait_for_selector("#notice:not([hidden])")
+    page.wait_for_selector(".tile .score")
+    check("a notice, and a box")
+    page.goto(f"{tins}/?where=name~nothing")
+    page.wait_for_selector("#welcome:not([hidden])")
+    check("nothing to show")
     page.goto(f"{tins}/docs")
     page.wait_for_selector(".method")
+    page.locator(".docs summary").first.click()
     check("docs")
     context.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import types
 
 import httpx
 import pytest
@@ -110,3 +112,13 @@ def test_other_machines_and_taken_ports_are_refused(tmp_path, capsys, monkeypatc
     code, said = run("--port", "0")
     assert code == 1
     assert "other things in it (thesis.txt)" in said
+
+
+def test_the_page_opens_where_it_is_asked_for(tmp_path, monkeypatch, capfd):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("tessera.serve.server.make_server", lambda _: types.SimpleNamespace(run=lambda _: None))
+    monkeypatch.setattr(sys, "argv", ["tessera", "serve", "-g", str(tmp_path / "g.tessera"), "--port", "0", "--open"])
+    with contextlib.suppress(SystemExit):
+        main()
+    assert opened[0] in capfd.readouterr().err

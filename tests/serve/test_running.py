@@ -74,7 +74,7 @@ def test_behind_a_proxy_that_keeps_or_takes_off_the_prefix(served_gallery, runni
 def test_the_log_has_the_level_that_was_asked_for(capfd):
     import logging
 
-    from tessera.serve.logs import log_to_stderr
+    from tessera.serve.observing.logs import log_to_stderr
 
     root, own = logging.getLogger(), logging.getLogger("tessera")
     before = (root.handlers, own.handlers, own.level)

@@ -33,7 +33,7 @@ def adapt(
     The tokenizer is fitted by EM to local features, the projection by whitening what changes between views of a photo
     and between photos that geometry verifies. No labels, no training: minutes on a CPU. Explanations work with the
     result. It also says how often a part of a photo finds its whole, before and after, among photos it was not
-    fitted to: keep the bundle that does better.
+    fitted to: a first sign, so try some searches of your own before you keep it.
     """
     from tessera.errors import MissingExtraError
     from tessera.models.bundle import Bundle

@@ -86,7 +86,7 @@ def search(
 ) -> None:
     """Every codec beside FAISS, hnswlib, usearch, ScaNN and others: time, memory, recall, in one run.
 
-    Each row is shown as soon as it is there. A million descriptors of 1024 take twelve gigabytes of disk while it runs
+    Each row is shown as soon as it is there. A million descriptors of 1024 take six gigabytes of disk while it runs
     and five of memory.
 
     Example: tessera bench search -n 100000 --only fast --only flat --json

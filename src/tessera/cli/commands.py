@@ -1,11 +1,14 @@
-"""The command tree: help pages that show a flag as `--json`, not as `--json <bool>`, and values taken at once."""
+"""The command tree: flags shown as `--json`, not as `--json <bool>`, values taken at once and completed by a shell."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperGroup
+
+_CHOICES = re.compile(r"[a-z][\w-]*(\|[a-z][\w-]*)+$")  # what a metavar such as auto|cpu|cuda says
 
 
 class CommandGroup(TyperGroup):
@@ -46,10 +49,17 @@ class PlainCoercion:
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 
 
+def _complete_choice(ctx: Any, param: Any, incomplete: str) -> list[str]:
+    """What the help page says may be given, for a shell that completes."""
+    return [choice for choice in param.metavar.split("|") if choice.startswith(incomplete)]
+
+
 def _prepared(params: list[Any]) -> list[Any]:
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        if param._custom_shell_complete is None and _CHOICES.match(param.metavar or ""):
+            param._custom_shell_complete = _complete_choice
         if getattr(param, "_runtime_param", param) is None:
             param._runtime_param = PlainCoercion()
     return params

@@ -15,7 +15,10 @@ EXAMPLE = "Example: tessera convert token_r101.pth -o bundles/token-r101"
 
 def convert(
     checkpoint: Annotated[
-        Path, typer.Argument(help="A .pth, .pt, .pkl, .safetensors or .onnx file, or a Hugging Face model's folder.")
+        Path,
+        typer.Argument(
+            help="A .pth, .pt, .pkl, .safetensors or .onnx file, a Hugging Face model's folder, or `timm:NAME`."
+        ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="BUNDLE", help="The folder to write.")],
     name: Annotated[str | None, typer.Option("--name", help="On the model's card; the folder's by default.")] = None,
@@ -74,7 +77,7 @@ def convert(
     from tessera.errors import MissingExtraError, UsageError
 
     try:
-        from tessera.models.convert import convert_checkpoint
+        from tessera.models.convert import convert_checkpoint, convert_timm
         from tessera.models.convert.onnx_graph import convert_onnx
     except ModuleNotFoundError as error:
         if error.name in ("torch", "safetensors"):
@@ -84,7 +87,13 @@ def convert(
         from tessera.models.bundle import Bundle
         from tessera.models.quantised import quantise_bundle
 
+        if whitening or pooling or heads or activation or mean or std or size or tensor:
+            raise UsageError("--int8 takes a bundle as it is: beside it only --name can be set.")
         bundle = quantise_bundle(Bundle.open(checkpoint), output, name=name)
+    elif str(checkpoint).startswith("timm:"):
+        if whitening or heads or activation or mean or std or tensor:
+            raise UsageError("of a model of timm only --name, --pooling and --size can be set.")
+        bundle = convert_timm(str(checkpoint), output, name=name, pooling=pooling, size=size)
     elif checkpoint.suffix == ".onnx":
         if whitening or heads or activation:
             raise UsageError("--whitening, --heads and --activation are for checkpoints: an ONNX file has its own.")

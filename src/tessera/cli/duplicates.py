@@ -16,7 +16,9 @@ EXAMPLE = "Example: tessera duplicates -g photos.tessera --html copies.html"
 def duplicates(
     gallery: GalleryOption = DEFAULT_GALLERY,
     where: WhereOption = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a row for each picture.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write a row for each picture instead; - is stdout.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page to look through.")] = None,
     move_to: Annotated[
         Path | None, typer.Option("--move-to", metavar="DIR", help="Move all but the kept ones into this folder.")
@@ -50,6 +52,7 @@ def duplicates(
             groups = opened.duplicates(where=where, progress=lambda done, total: bar(done, total, 0) if bar else None)
         if html is not None:
             write_review(groups, html)
+            say(f"{html} written")
         moved = move_copies(opened, groups, move_to) if move_to is not None else []
     if csv is not None:
         rows = []
@@ -64,12 +67,12 @@ def duplicates(
         answer = {"groups": [group.to_json() for group in groups]}
         print_json(answer if move_to is None else {**answer, "moved": [entry.to_json() for entry in moved]})
         return
-    for group in groups:
+    for group in [] if csv is not None else groups:
         print(f"{'keep':<6} {link_to(group.keep.path)}  ({group.reason})")
         for copy in group.copies:
             print(f"{'exact' if copy.exact else 'near':<6} {link_to(copy.record.path)}")
         print()
     copies = sum(len(group.copies) for group in groups)
-    say(f"{'1 copy' if copies == 1 else f'{copies} copies'} in {counted(len(groups), 'group')}")
+    say(f"{counted(copies, 'copy', 'copies')} in {counted(len(groups), 'group')}")
     if move_to is not None:
         say(f"{len(moved)} moved to {move_to}; `tessera duplicates --undo {move_to}` brings them back")

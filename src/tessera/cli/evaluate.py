@@ -14,9 +14,10 @@ import typer
 
 from tessera.cli.commands import CommandGroup
 from tessera.cli.options import CODEC_CHOICES, AugmentOption, ExpandOption, RerankOption
+from tessera.cli.output import say
 
 if TYPE_CHECKING:
-    from tessera.data.benchmark import Benchmark
+    from tessera.data.sets.benchmark import Benchmark
     from tessera.evaluate.result import EvaluationResult
 
 evaluate = typer.Typer(
@@ -93,7 +94,7 @@ def _load_revisited(
     *,
     data: Annotated[Path, typer.Option(help="The folder with gnd_NAME.pkl and the pictures as jpg/NAME.jpg.")],
 ) -> Any:
-    from tessera.data.revisited import load_revisited
+    from tessera.data.sets.revisited import load_revisited
 
     return load_revisited(str(context.info_name), data)
 
@@ -122,7 +123,7 @@ def folder(
     split: Annotated[str | None, typer.Option(help="GLDv2 layout: images of this split of split.csv.")] = None,
 ) -> Any:
     """Retrieval on images of one's own: every labelled image is a query for the others of its class."""
-    from tessera.data.leave_one_out import leave_one_out, load_labelled_source, load_listed
+    from tessera.data.sets.leave_one_out import leave_one_out, load_labelled_source, load_listed
 
     chosen = {"roles": role or (), "kinds": kind or (), "split": split}
     if ground_truth is None:
@@ -156,8 +157,8 @@ def ranks(
 
 
 def _run(benchmark: Benchmark, settings: EvaluateOptions) -> None:
-    from tessera.evaluate.progress import stage_progress
-    from tessera.evaluate.report import write_report
+    from tessera.evaluate.reports.progress import stage_progress
+    from tessera.evaluate.reports.report import write_report
     from tessera.evaluate.run import evaluate_model
 
     options = asdict(settings)
@@ -168,15 +169,15 @@ def _run(benchmark: Benchmark, settings: EvaluateOptions) -> None:
         run = evaluate_model(benchmark, cache_dir=options.pop("cache"), progress=progress, **options)
     if report is not None:
         page = write_report(run, report)
-        typer.secho(f"report: {page}", err=True)
+        say(f"report: {page}")
     for name, reason in list(run.unreadable.items())[:20]:
-        typer.secho(f"skipped: {name}: {reason}", fg="yellow", err=True)
+        say(f"skipped: {name}: {reason}", "yellow")
     _show(run.result, as_json)
 
 
 def _show(result: EvaluationResult, as_json: bool) -> None:
     for note in result.notes:
-        typer.secho(f"note: {note}", fg="yellow", err=True)
+        say(f"note: {note}", "yellow")
     for name, reason in result.undefined.items():
-        typer.secho(f"no figure for {name}: {reason}", fg="red", err=True)
+        say(f"no figure for {name}: {reason}", "red")
     typer.echo(json.dumps(result.to_json()) if as_json else result.to_text())

@@ -17,8 +17,10 @@ EXAMPLE = "Example: tessera explain tower.jpg postcard.jpg --box 120,40,600,700 
 
 
 def explain(
-    image: Annotated[Path, typer.Argument(help="The picture to explain, or the query of a pair.")],
-    other: Annotated[Path | None, typer.Argument(help="A second picture: explain why it resembles the first.")] = None,
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="The picture to explain, or the query of a pair.")],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="OTHER", help="A second picture: explain why it resembles the first.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the figure here (PNG).")] = None,
     box: Annotated[str | None, typer.Option(help="X0,Y0,X1,Y1 on the first picture, in upright pixels.")] = None,
     model: Annotated[str, typer.Option(help="A packaged model or a bundle's folder.")] = "lite",

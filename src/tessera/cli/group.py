@@ -15,7 +15,9 @@ EXAMPLE = "Example: tessera group -g photos.tessera --json"
 
 def group(
     gallery: GalleryOption = DEFAULT_GALLERY,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a row for each picture.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write a row for each picture instead; - is stdout.")
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Show the groups as they were found last.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -38,7 +40,7 @@ def group(
     if json:
         print_json({"groups": [found.to_json() for found in groups]})
         return
-    for found in groups:
+    for found in [] if csv is not None else groups:
         print(f"group {found.id}: {counted(len(found.images), 'image')}")
         for record in found.images:
             print(f"  {link_to(record.path)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,9 +97,9 @@ def index(
     """
     from tessera.errors import TesseraError
     from tessera.gallery.gallery import Gallery
+    from tessera.gallery.gallery_folder import discard_empty
     from tessera.gallery.ingest.sources import refuse_missing, resolve_source
     from tessera.gallery.remote.work_units import is_handed_out
-    from tessera.gallery.store import discard_empty
 
     if not Path(gallery).exists():  # what is mistyped makes no gallery
         for source in sources or []:
@@ -128,18 +129,41 @@ def index(
         if is_new:  # what could not even begin makes no gallery
             discard_empty(Path(gallery))
         raise
-    say_problems(report, sought=bool(sources))
+    say_problems(report, sought=bool(sources), takes_videos=video)
     if json:
         print_json(report.to_json())
     else:
         print(f"{summary(report)} in {report.seconds:.1f} s -> {gallery}: {counted(report.images, 'image')}")
+    if is_new and report.images and sys.stderr.isatty():
+        _say_what_next(gallery)
     if report.local is not None:
         _say_local(report.local)
     if sources and _came_to_nothing(report):
         raise typer.Exit(1)
 
 
-def say_problems(report: IndexReport, *, sought: bool) -> None:
+def _say_what_next(gallery: Path) -> None:
+    """To whoever has just made a gallery by hand."""
+    where = "" if gallery == DEFAULT_GALLERY else f" -g {shlex.quote(str(gallery))}"
+    say(f"now: tessera search PICTURE{where}   or, in the browser: tessera serve{where}")
+
+
+def _others(report: IndexReport, takes_videos: bool) -> list[str]:
+    """What lay beside the pictures and a person may expect to find."""
+    from tessera.data.photos.video import VIDEO_SUFFIXES
+
+    said = []
+    for are_videos in (False, True):
+        counts = {one: count for one, count in sorted(report.others.items()) if (one in VIDEO_SUFFIXES) == are_videos}
+        if not counts or (are_videos and takes_videos):
+            continue
+        files = counted(sum(counts.values()), "video" if are_videos else "file")
+        advice = "--video takes a frame of each scene" if are_videos else "they are not read; convert them to have them"
+        said.append(f"passed over {files} ({', '.join(counts)}): {advice}")
+    return said
+
+
+def say_problems(report: IndexReport, *, sought: bool, takes_videos: bool = False) -> None:
     from tessera.gallery.catalog.paths import printable
 
     for problem in report.problems[:_SHOWN]:
@@ -148,11 +172,14 @@ def say_problems(report: IndexReport, *, sought: bool) -> None:
     if more > 0:
         say(f"... and {more} more; `tessera stats --failed` lists what could not be read")
     if report.failed_before:
-        say(f"{report.failed_before} pictures could not be read before and have not changed since")
+        say(f"{counted(report.failed_before, 'picture')} could not be read before, unchanged since")
+    for text in _others(report, takes_videos) if sought else ():
+        say(text)
     if report.ignored:
         say(f"{report.ignored} were removed before and stay away; name a picture or its folder itself to have it back")
     if report.vanished > report.pruned:
-        say(f"{report.vanished - report.pruned} files are gone but still in the gallery; --prune takes them out")
+        gone = counted(report.vanished - report.pruned, "image")
+        say(f"{gone} of the gallery without a file; --prune takes out what is gone")
     if sought and report.found == 0 and report.vanished == 0 and report.passed_over == 0:
         say("no pictures were found: looked for JPEG, PNG, WebP, TIFF, GIF, BMP, AVIF and HEIC files")
 
@@ -178,7 +205,7 @@ def summary(report: IndexReport) -> str:
     }
     parts = [f"{count} {name}" for name, count in counts.items() if count or name == "added"]
     if report.reused:
-        parts[0] += f" ({report.reused} copies of known content)"
+        parts[0] += f" ({counted(report.reused, 'copy', 'copies')} of known content)"
     origins = {"in their files": report.metadata_read, "given": report.metadata_given}
     told = [f"{count} {origin}" for origin, count in origins.items() if count]
     return ", ".join(parts) + (f"; with metadata: {', '.join(told)}" if told else "")

@@ -16,37 +16,44 @@ import typer
 
 from tessera import __version__
 from tessera.cli.commands import CommandGroup
-from tessera.cli.output import LogLevel, log_to_stderr
+from tessera.cli.output import LogLevel, log_to_stderr, say
 from tessera.cli.settings import PREFIX, find_file, hide_variables, read_settings
 from tessera.errors import TesseraError, printable
 
 _INTERRUPTED = 130
 log = logging.getLogger("tessera.cli")
 
-# In the order of the help page, each with its module in `tessera.cli`, where it has its own name.
-COMMANDS = {
-    "index": "index",
-    "search": "search",
-    "remove": "remove",
-    "stats": "stats",
-    "check": "check",
-    "export-descriptors": "export_descriptors",
-    "duplicates": "duplicates",
-    "group": "group",
-    "watch": "watch",
-    "migrate": "migrate",
-    "explain": "explain",
-    "serve": "serve",
-    "export": "export",
-    "train": "train",
-    "embed": "embed",
-    "adapt": "adapt",
-    "convert": "convert",
-    "models": "models_get",
-    "evaluate": "evaluate",
-    "system": "system",
-    "bench": "bench",
+# In the order of the help page, part by part; each with its module in `tessera.cli`, where it has its own name.
+PARTS = {
+    "Your photos": {
+        "index": "index",
+        "search": "search",
+        "serve": "serve",
+        "explain": "explain",
+        "duplicates": "duplicates",
+        "group": "group",
+        "watch": "watch",
+    },
+    "The gallery": {
+        "stats": "stats",
+        "check": "check",
+        "remove": "remove",
+        "export-descriptors": "export_descriptors",
+        "migrate": "migrate",
+    },
+    "Networks and research": {
+        "models": "models_get",
+        "embed": "embed",
+        "adapt": "adapt",
+        "convert": "convert",
+        "train": "train",
+        "export": "export",
+        "evaluate": "evaluate",
+        "system": "system",
+        "bench": "bench",
+    },
 }
+COMMANDS = {name: module for part in PARTS.values() for name, module in part.items()}
 
 
 def _print_version(asked: bool) -> None:
@@ -73,7 +80,9 @@ def _root(
     log_level: Annotated[
         LogLevel | None,
         typer.Option(
-            envvar="TESSERA_LOG_LEVEL", help="What is logged to stderr.", show_default="warning; info for serve"
+            envvar="TESSERA_LOG_LEVEL",
+            help="What is logged to stderr.",
+            show_default="warning; info for serve where stderr is no terminal",
         ),
     ] = None,
     version: Annotated[
@@ -94,20 +103,25 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
         name="tessera",
         cls=CommandGroup,
         help="Find the same place or object in a collection of images, and see why.",
+        epilog="Begin with: tessera index PHOTOS, then tessera search PICTURE, or tessera serve for the page.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     made.callback()(_root)
+    panels = {name: part for part, held in PARTS.items() for name in held}
     for name in names:
         module = importlib.import_module(f"tessera.cli.{COMMANDS[name]}")
         command = getattr(module, name.replace("-", "_"))
         if isinstance(command, typer.Typer):
-            made.add_typer(command)
+            made.add_typer(command, rich_help_panel=panels[name])
         else:
             register = made.command(
-                name, cls=getattr(module, "COMMAND_CLASS", None), epilog=getattr(module, "EXAMPLE", None)
+                name,
+                cls=getattr(module, "COMMAND_CLASS", None),
+                epilog=getattr(module, "EXAMPLE", None),
+                rich_help_panel=panels[name],
             )
             register(command)
     return made
@@ -155,7 +169,7 @@ def main() -> None:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    typer.secho(message, fg="red", err=True)
+    say(message, "red")
     sys.exit(code)
 
 

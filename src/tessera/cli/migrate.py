@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tessera.cli.options import DEFAULT_GALLERY, GalleryOption, JsonOption
-from tessera.cli.output import print_json
+from tessera.cli.output import counted, print_json
 
 EXAMPLE = "Example: tessera migrate --engine milvus:http://localhost:19530 -g photos.tessera"
 
@@ -26,4 +26,4 @@ def migrate(
     if json:
         print_json({"engine": stats["engine"], "images": stats["images"]})
     else:
-        print(f"{stats['images']} images are now searched by {stats['engine']}")
+        print(f"searched by {stats['engine']} now: {counted(stats['images'], 'image')}")

@@ -47,9 +47,18 @@ def _list(
         listing.models(ctx.meta.get("names") or None, measure, json)
 
 
+def _complete_name(incomplete: str) -> list[str]:
+    from tessera.models.published.known import KNOWN
+
+    return [name for name in KNOWN if name.startswith(incomplete)]
+
+
 @models.command("get", epilog=EXAMPLE)
 def get(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the table; without it, the table.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Of the table; without it, the table.", autocompletion=_complete_name),
+    ] = None,
     *,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="BUNDLE", help="The folder to write; NAME by default.")
@@ -65,14 +74,14 @@ def get(
     What is fetched, from where, how large it is and its licence are said first; a licence that is not a free one is
     asked about once. Nothing is ever downloaded but by this command. HF_ENDPOINT names another hub.
     """
-    from tessera.models.known import find_known
+    from tessera.models.published.known import find_known
 
     if name is None:
         _print_known(json)
         return
     known = find_known(name)
     from tessera.errors import MissingExtraError, UsageError
-    from tessera.models.download import fetch, list_files
+    from tessera.models.published.download import fetch, list_files
 
     try:
         from tessera.models.convert import convert_checkpoint
@@ -99,8 +108,11 @@ def get(
     print(bundle.path)
 
 
+_FIGURES = {"oxford_hard": "Oxford Hard", "knn": "k-NN", "zero_shot": "zero-shot"}
+
+
 def _print_known(json: bool) -> None:
-    from tessera.models.known import KNOWN, shape_facts
+    from tessera.models.published.known import KNOWN, shape_facts
 
     rows = [
         {"name": known.name, "repo": known.repo, "licence": known.licence, "free": known.is_free, **shape_facts(known)}
@@ -116,9 +128,10 @@ def _print_known(json: bool) -> None:
             f"{row['parameters'] / 1e6:.0f} M",
             str(row["size"]),
             "-" if row["seconds"] is None else f"{row['seconds']:.2f} s",
+            ", ".join(f"{_FIGURES[key]} {value}" for key, value in row["published"].items()) or "-",
             row["licence"].split(" (")[0],
             row["repo"],
         ]
         for row in rows
     ]
-    print_table(["name", "D", "parameters", "px", "a photo", "licence", "on the hub"], cells)
+    print_table(["name", "D", "parameters", "px", "a photo", "published", "licence", "on the hub"], cells)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from tessera.errors import printable
 from tessera.storage import write_atomically
 
@@ -41,9 +43,12 @@ def print_json(answer: Any) -> None:
     print(json.dumps(answer, ensure_ascii=True, allow_nan=False))
 
 
-def say(message: str) -> None:
-    """A line for people, on stderr."""
-    print(message, file=sys.stderr)
+def say(message: str, colour: str | None = None) -> None:
+    """A line for people, on stderr; in colour only in a terminal, and not where NO_COLOR is set."""
+    if colour is None or os.environ.get("NO_COLOR"):
+        print(message, file=sys.stderr)
+    else:
+        typer.secho(message, fg=colour, err=True)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, cut: str | None = None) -> None:
@@ -59,7 +64,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, cut: st
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, show_header=any(header))
     for name in header:
         table.add_column(name, overflow="ellipsis" if name == cut else "fold", no_wrap=cut is not None)
     for row in rows:
@@ -67,20 +72,27 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, cut: st
     Console().print(table)
 
 
-def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows whose last cell is never wrapped, so that it can be copied; for a pipe, cut by tabs and without a header."""
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, after: tuple[int, str] | None = None) -> None:
+    """Rows whose last cell is never wrapped, so that it can be copied; for a pipe, cut by tabs and without a header.
+
+    after: how many rows a line of words follows. People do not see it in a pipe, nor columns that hold nothing.
+    """
     if not sys.stdout.isatty():
         for row in rows:
             print("\t".join(row))
         return
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header) - 1)]
-    for row in (header, *rows):
+    kept = [i for i in range(len(header)) if i == len(header) - 1 or any(row[i] for row in rows)]
+    shown = [[row[i] for i in kept] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(kept) - 1)]
+    for number, row in enumerate(shown):
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+        if after is not None and number == after[0]:
+            print(after[1])
 
 
 @contextlib.contextmanager
 def progress_bar(label: str, unit: str = "images") -> Iterator[Callable[[int, int, int], None] | None]:
-    """Yield what draws a bar, told how many are done, of how many, and how many failed; None when nobody watches."""
+    """Yield what draws a bar, told how many are done, of how many, how many failed; None when stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -118,19 +130,22 @@ def link_to(path: str) -> str:
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table in a file, or on stdout for `-`; a path that is no UTF-8 is spelt out."""
+    from tessera.gallery.cells import guard_cell
+
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
     table.writerow(header)
-    table.writerows([printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    table.writerows([guard_cell(printable(cell) if isinstance(cell, str) else cell) for cell in row] for row in rows)
     if str(path) == "-":
         print(text.getvalue(), end="")
     else:
         write_atomically(path, text.getvalue().encode("utf-8"))
+        say(f"{path} written")
 
 
-def counted(count: int, noun: str) -> str:
-    """A number with its noun, which has an s unless it is one."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(count: int, noun: str, several: str | None = None) -> str:
+    """A number with its noun, which has an s unless it is one, or is another word for several."""
+    return f"{count} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def size_text(count: int) -> str:

@@ -43,7 +43,7 @@ def _pictures(folder: str) -> Iterator[Named]:
 
 
 def _frames(word: str) -> Iterator[Named]:
-    from tessera.data.video import is_video, read_frame, scene_frames, split_moment
+    from tessera.data.photos.video import is_video, read_frame, scene_frames, split_moment
 
     named = split_moment(word)
     if named is None:

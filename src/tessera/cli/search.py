@@ -26,7 +26,7 @@ from tessera.cli.options import (
     WhereOption,
 )
 from tessera.cli.output import link_to, print_json, print_rows, progress_bar, say, write_csv
-from tessera.errors import TesseraError, UsageError
+from tessera.errors import TesseraError, UsageError, printable
 
 if TYPE_CHECKING:
     from tessera.gallery.results import Hit, SearchResult
@@ -62,7 +62,7 @@ def search(
     device: DeviceOption = "auto",
     allow_url: Annotated[bool, typer.Option("--allow-url", help="Fetch http(s) addresses.")] = False,
     csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write a row for each hit; - is stdout.")
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write a row for each hit instead; - is stdout.")
     ] = None,
     sheet: Annotated[
         Path | None, typer.Option("--sheet", metavar="FILE.jpg", help="Draw the query and its hits on a sheet.")
@@ -116,9 +116,8 @@ def search(
                 if bar is not None:
                     bar(len(answers) + failed, len(answers) + failed, failed)
     _say_notes(answers, single=single, has_conditions=options["where"] is not None)
-    for _, _, result in answers:
-        if sort == "date":
-            result.hits.sort(key=lambda hit: str(hit.metadata.get("date", "9999")))
+    if sort == "date":
+        _sort_by_date([result for _, _, result in answers])
     if sheet is not None or open_page:
         _draw(answers, sheet, open_page)
     if csv is not None:
@@ -127,11 +126,8 @@ def search(
     if json:
         documents = [{"query": name, **result.to_json()} for name, _, result in answers]
         print_json(answers[0][2].to_json() if single else documents)
-    elif csv is None or str(csv) != "-":
-        for name, _, result in answers:
-            if not single:
-                print(name)
-            _print_hits(result)
+    elif csv is None:
+        _print_answers(answers, single=single)
     if failed or not answers:
         raise typer.Exit(1)
 
@@ -169,6 +165,21 @@ def _said(queries: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             return
 
 
+def _sort_by_date(results: list[SearchResult]) -> None:
+    if not any("date" in hit.metadata for result in results for hit in result):
+        say("no date is known of these pictures: they stay as they are")
+    for result in results:
+        result.hits.sort(key=lambda hit: str(hit.metadata.get("date", "9999")))
+
+
+def _print_answers(answers: list[tuple[str, Any, SearchResult]], *, single: bool) -> None:
+    for number, (name, _, result) in enumerate(answers):
+        if not single:
+            gap = "\n" if number and sys.stdout.isatty() else ""
+            print(gap + (link_to(name) if Path(name).is_absolute() else printable(name)))
+        _print_hits(result)
+
+
 def _print_hits(result: SearchResult) -> None:
     """For people: ranks from 1, and the path last and whole. For a pipe, columns cut by tabs."""
     name = "probability" if any(hit.probability is not None for hit in result) else "score"
@@ -178,7 +189,13 @@ def _print_hits(result: SearchResult) -> None:
         inliers = "-" if hit.inliers is None else str(hit.inliers)
         metadata = " ".join(f"{key}={value}" for key, value in hit.metadata.items())
         rows.append([str(hit.rank + 1), f"{hit.score:.4f}", inliers, metadata, link_to(hit.path)])
-    print_rows(header, rows)
+    print_rows(header, rows, after=_doubt(result))
+
+
+def _doubt(result: SearchResult) -> tuple[int, str] | None:
+    """After how many hits those begin whose places do not agree with the query's, where there are such."""
+    sure = max((number for number, hit in enumerate(result, start=1) if hit.verified), default=0)
+    return (sure, "less certain:") if result.certain and 0 < sure < len(result.hits) else None
 
 
 def _csv_row(name: str, hit: Hit) -> list[Any]:
@@ -205,7 +222,7 @@ def _draw_sheet(answers: list[tuple[str, Any, SearchResult]], sheet: Path) -> No
     from PIL import Image
 
     from tessera.data.images import load_photo
-    from tessera.errors import ImageError, printable
+    from tessera.errors import ImageError
     from tessera.explain.sheet import CELL, SheetHit, SheetRow, draw_sheet
     from tessera.storage import atomic_path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -39,15 +40,16 @@ def serve(
         list[Path] | None,
         typer.Option("--watch", metavar="DIR", help="Follow this folder: its pictures are indexed. May be repeated."),
     ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
-    """Serve the gallery over HTTP: an API under /api, its schema at /openapi.json, and a page to search with."""
+    """Open the gallery to a browser: a page to look through and search with, and an API under /api (/openapi.json)."""
     # Searches run side by side, so their small products must not each ask for all cores (before numpy is loaded).
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from tessera.errors import GalleryLockedError, UsageError
     from tessera.gallery.gallery import Gallery
     from tessera.gallery.remote.remote_store import refuse_remote
-    from tessera.serve.banner import describe_addresses
-    from tessera.serve.logs import log_to_stderr
+    from tessera.serve.banner import describe_addresses, page_urls
+    from tessera.serve.observing.logs import log_to_stderr
     from tessera.serve.server import listen, make_server
     from tessera.serve.settings import Settings
 
@@ -73,10 +75,12 @@ def serve(
         is_new = not gallery.exists()
         with contextlib.suppress(GalleryLockedError), Gallery(settings.gallery_path):
             pass  # what is no gallery ends the command here, not in the service's log
-        log_to_stderr(context.obj or "info")
+        log_to_stderr(context.obj or ("warning" if sys.stderr.isatty() else "info"))
         if is_new and not watch:
             typer.echo(f"{gallery} is new and empty: fill it with `tessera index PHOTOS -g {gallery}`", err=True)
         port = listener.getsockname()[1]
         typer.echo(describe_addresses(settings, port, for_a_terminal=sys.stderr.isatty()), err=True)
+        if open_page:  # who asks is answered as soon as the service runs: its address is taken already
+            webbrowser.open(page_urls(settings, port)[0])
         with contextlib.suppress(KeyboardInterrupt):
             make_server(settings).run([listener])

@@ -66,9 +66,10 @@ def read_settings(group: Any, path: Path | None) -> dict[str, Any]:
     log.debug("settings are read from %s", found)
     try:
         values = tomllib.loads(found.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise ConfigError(
-            f"The settings file {found} cannot be read: {error}. See docs/reference/settings.md."
+            f"The settings file {found} cannot be read: {reason}. See docs/reference/settings.md."
         ) from error
     return _defaults(group, values, {}, f"{found}: ")
 

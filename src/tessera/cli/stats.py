@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tessera.cli.options import DEFAULT_GALLERY, GalleryOption, JsonOption
-from tessera.cli.output import print_json, print_table, size_text
+from tessera.cli.output import counted, print_json, print_table, size_text
 
 EXAMPLE = "Example: tessera stats -g photos.tessera --json"
 _PAGE = 500
@@ -40,18 +40,22 @@ def stats(
     if json:
         print_json(answer)
         return
-    index = answer["index"]
+    index, features = answer["index"], answer["local_features"]
+    lists = features.get("index", {}).get("bytes", 0)
+    of_them = f", {size_text(features['bytes'])} of it local features of {counted(features['images'], 'image')}"
     rows_shown = [
         ["images", str(answer["images"])],
-        ["copies among them", str(answer["copies"])],
+        ["exact copies among them", str(answer["copies"])],
         ["not readable", str(answer["failed"])],
         ["removed, kept away", str(answer["ignored"])],
         ["model", f"{answer['model']} (fingerprint {answer['fingerprint']}, {answer['dim']} numbers a descriptor)"],
         ["engine", str(answer["engine"])],
         ["codec", f"{answer['codec']}" + (f" ({index['codec']})" if "codec" in index else "")],
-        ["catalogue on disk", size_text(answer["catalog_bytes"])],
-        ["index on disk", size_text(index.get("bytes", 0))],
-        ["local features on disk", size_text(answer["local_bytes"])],
+        ["on disk", size_text(answer["disk_bytes"])],
+        ["  catalogue", size_text(answer["catalog_bytes"]) + (of_them if features["bytes"] else "")],
+        ["  index of descriptors", size_text(index.get("bytes", 0))],
+        *([["  inverted file", size_text(lists)]] if lists else []),
+        *([["  local features for --rerank", size_text(answer["local_bytes"])]] if answer["local_bytes"] else []),
         *([["index in memory", size_text(index["memory_bytes"])]] if "memory_bytes" in index else []),
         ["generation", str(answer["generation"])],
     ]

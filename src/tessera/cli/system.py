@@ -47,7 +47,7 @@ def build(
     import numpy as np
 
     from tessera.config import find_config, from_mapping, to_mapping
-    from tessera.data.folder import list_images
+    from tessera.data.sets.folder import list_images
     from tessera.errors import UsageError
     from tessera.local.system import SystemConfig, build_system, read_config
 
@@ -85,7 +85,7 @@ def train(
     import numpy as np
 
     from tessera.config import find_config, from_mapping, to_mapping
-    from tessera.data.leave_one_out import load_labelled_source
+    from tessera.data.sets.leave_one_out import load_labelled_source
     from tessera.errors import MissingExtraError
     from tessera.local.system import SystemConfig, read_config
 

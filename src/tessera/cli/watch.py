@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tessera.cli.options import DEFAULT_GALLERY, DeviceOption, GalleryOption, JsonOption, ModelOption
-from tessera.cli.output import print_json, say
+from tessera.cli.output import counted, print_json, say
 
 if TYPE_CHECKING:
     from tessera.gallery.results import IndexReport
@@ -34,16 +34,16 @@ def watch(
     from tessera.cli.index import say_problems, summary
     from tessera.errors import TesseraError
     from tessera.gallery.gallery import Gallery
+    from tessera.gallery.gallery_folder import discard_empty
     from tessera.gallery.ingest.watching import WatchConfig, Watcher
     from tessera.gallery.remote.remote_store import refuse_remote
-    from tessera.gallery.store import discard_empty
 
     def told(report: IndexReport) -> None:
         if json:
             print_json(report.to_json())
         else:
             say_problems(report, sought=False)
-            print(f"{summary(report)} in {report.seconds:.1f} s: {report.images} images", flush=True)
+            print(f"{summary(report)} in {report.seconds:.1f} s: {counted(report.images, 'image')}", flush=True)
 
     refuse_remote(Path(gallery), "`watch`")
     is_new = not Path(gallery).exists()

@@ -1,7 +1,7 @@
 """Keys: one that everybody gives when the service is not on loopback, and one for those who write.
 
 A page cannot send a header with a picture, so it exchanges its key for a cookie once. The cookie is a session's, signed
-by this process and good for half a day: whoever finds it does not have the key.
+by this process and valid for twelve hours: a stolen cookie is not the key.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def require_reader(request: Request) -> None:
 
 
 async def require_own_machine(request: Request) -> None:
-    """For what only whoever sits at this machine may ask, and no page of another origin that they visit."""
+    """For routes that only clients on this machine may use, and no page of another origin."""
     settings: Settings = request.app.state.settings
     if not settings.is_own_machine:
         raise ProblemError(403, "This is for the machine that the service runs on, where it answers that one alone.")
@@ -89,7 +89,7 @@ async def require_own_machine(request: Request) -> None:
 
 
 async def require_organiser(request: Request) -> None:
-    """For finding groups and copies, and taking them apart: the writer, or whoever sits at this machine."""
+    """For finding groups and copies, and taking them apart: the writer, or a client on this machine."""
     settings: Settings = request.app.state.settings
     await (require_own_machine if settings.is_own_machine else require_writer)(request)
 

@@ -10,16 +10,17 @@ from fastapi import FastAPI, HTTPException, Response
 
 from tessera import __version__
 from tessera.extract.runtime import default_threads
-from tessera.serve import openapi, problems
+from tessera.serve import problems
 from tessera.serve.access import Sessions
-from tessera.serve.gallery_routes import gallery_routes
-from tessera.serve.metrics import Metrics
+from tessera.serve.api import openapi
+from tessera.serve.api.gallery_routes import gallery_routes
+from tessera.serve.api.organising_routes import organising_routes
+from tessera.serve.api.routes import api
+from tessera.serve.api.status import status_routes
 from tessera.serve.middleware import AnswerHead, InFlight, LimitBody, LimitInFlight, Observe, RefuseHosts, UnderPrefix
-from tessera.serve.organising_routes import organising_routes
-from tessera.serve.routes import api
+from tessera.serve.observing.metrics import Metrics
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings
-from tessera.serve.status import status_routes
 from tessera.serve.worker_pools import WorkerPools
 
 # Not by `mimetypes`: some machines know scripts as plain text, and no browser runs that.

@@ -16,8 +16,8 @@ import time
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tessera.serve import logs
-from tessera.serve.metrics import Metrics
+from tessera.serve.observing import logs
+from tessera.serve.observing.metrics import Metrics
 from tessera.serve.problems import problem_response
 
 log = logging.getLogger("tessera.serve.access")

@@ -82,6 +82,14 @@ class Organiser:
             "images": sum(len(group.images) for group in found),
         }
 
+    def group_of(self, image_id: int) -> dict[str, Any]:
+        self._service.record(image_id)
+        group = self._service.gallery.group_of(image_id)
+        return {
+            "id": group.id if group else None,
+            "images": [self._service.image_json(record) for record in group.images] if group else [],
+        }
+
     def duplicates(self, *, start: int, limit: int) -> dict[str, Any]:
         found = self._service.gallery.duplicates(renew=False)
         show = self._service.image_json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 
 import h11
@@ -16,6 +17,7 @@ from tessera.serve.problems import problem_response
 from tessera.serve.settings import Settings
 
 GRACE_S = 10  # a stopping service lets requests finish for so long
+LEAST_TAKEN = 64 << 10  # bytes of an answer, in `stall_timeout_s`
 
 
 def _connections_at_most() -> int:
@@ -28,12 +30,15 @@ def _connections_at_most() -> int:
 
 
 class PatientProtocol(H11Protocol):
-    """Closes a connection whose request's head does not arrive in time; bodies have a limit of their own.
+    """Closes a connection whose request's head does not arrive in time, or that takes nothing of an answer.
 
-    uvicorn itself waits for ever, so that a few thousand half-open connections would use up the process's files.
+    uvicorn itself waits for ever, so that a few thousand half-open connections would use up the process's files, and a
+    hundred that read nothing its memory. Bodies of requests have a limit of their own.
     """
 
     head_timeout_s = 10.0
+    stall_timeout_s = 30.0
+    _stall: asyncio.TimerHandle | None = None
     max_connections = _connections_at_most()
     _watch: asyncio.TimerHandle | None = None
 
@@ -64,8 +69,27 @@ class PatientProtocol(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+
+    def _watch_reader(self, unsent: float = math.inf) -> None:
+        """Look whether the client takes what waits for it. unsent: how many bytes there were at the last look."""
+        waiting = self.transport.get_write_buffer_size()
+        if unsent - waiting < LEAST_TAKEN:
+            self.transport.abort()
+        else:
+            self._stall = self.loop.call_later(self.stall_timeout_s, self._watch_reader, waiting)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
+        if self._stall is not None:
+            self._stall.cancel()
         super().connection_lost(exc)
 
     def _watch_head(self) -> None:
@@ -75,7 +99,7 @@ class PatientProtocol(H11Protocol):
             self._watch = self.loop.call_later(self.head_timeout_s, self.transport.close)
 
     def _make_room(self) -> None:
-        """Close the connection that has waited longest for its request's head: itself, if nobody else waits."""
+        """Close the connection that has waited longest for its request's head: itself, if no other waits."""
         waiting = [
             (other._watch.when(), id(other), other.transport)
             for other in self.connections

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
 import threading
@@ -14,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tessera.data.images import Box, Limits, Photo, read_photo
-from tessera.errors import GalleryError, ImageError, TesseraError, UsageError
-from tessera.serve import uploads
-from tessera.serve.decoders import DecoderPool
-from tessera.serve.file_manager import find_file_manager, reveal
+from tessera.data.images import DEFAULT_LIMITS, Box, Limits, Photo, read_photo
+from tessera.errors import GalleryError, ImageError, ImageLimitError, TesseraError, UsageError
 from tessera.serve.organiser import Organiser
+from tessera.serve.pictures import uploads
+from tessera.serve.pictures.decoders import DecoderPool
+from tessera.serve.pictures.file_manager import find_file_manager, reveal
+from tessera.serve.pictures.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
 from tessera.serve.problems import ProblemError
 from tessera.serve.settings import Settings
-from tessera.serve.thumbnails import DISPLAY_SIDE, THUMBNAIL_SIDE, ByteCache, encode_jpeg
 from tessera.serve.why import Explainer, Matcher
 from tessera.storage import write_atomically
 
 if TYPE_CHECKING:
-    from tessera.gallery.catalog.snapshot import Record
+    from tessera.gallery.catalog.records import Record
     from tessera.gallery.gallery import Gallery
     from tessera.gallery.ingest.watching import Watcher
     from tessera.gallery.results import Hit, IndexReport, SearchResult
@@ -256,7 +255,7 @@ class GalleryService:
     def stats(self) -> dict[str, Any]:
         stats = self.gallery.stats()
         kept = ("images", "failed", "model", "codec", "dim", "generation")
-        model = stats["model"] and Path(stats["model"]).name  # a bundle's folder is nobody's business
+        model = stats["model"] and Path(stats["model"]).name  # clients do not learn the bundle's folder
         return {
             "gallery": self.settings.gallery_path.name,
             "writable": self.settings.writer_key is not None,
@@ -280,20 +279,22 @@ class GalleryService:
     def original(self, image_id: int) -> tuple[bytes, str]:
         """The file's own bytes and its name; only what was indexed, whatever lies at its path by now."""
         record = self.record(image_id)
-        path = Path(record.path)
+        return self._content(record, MAX_ORIGINAL_BYTES), str(self.image_json(record)["name"])
+
+    def _content(self, record: Record, max_bytes: int) -> bytes:
+        """The bytes of a picture's file, if they are those that were indexed."""
+        from tessera.gallery.ingest.reading import read_indexed
+
         try:
-            if path.stat().st_size > MAX_ORIGINAL_BYTES:
-                raise ProblemError(413, "The picture's file is larger than the service gives away.")
-            content = path.read_bytes()
-        except OSError as error:
+            return read_indexed(record.path, record.content_hash, max_bytes=max_bytes)
+        except ImageLimitError as error:
             log.warning("%s", error)
-            raise ProblemError(410, GONE) from error
-        if hashlib.sha256(content).hexdigest() != record.content_hash:
-            raise ProblemError(410, GONE)
-        return content, str(self.image_json(record)["name"])
+            raise ProblemError(413, "The picture's file is larger than the service gives away.") from error
+        except ImageError as error:
+            raise self._gone(error) from error
 
     def path(self, image_id: int) -> str:
-        """Where the picture lies, for whoever sits at this machine."""
+        """The path of the picture, for clients on this machine."""
         return _readable(self.record(image_id).path)
 
     def reveal(self, image_id: int) -> None:
@@ -320,16 +321,17 @@ class GalleryService:
         return content, tag
 
     def _photo(self, query: Query, size: int, box: Box | None = None) -> Photo:
-        """An uploaded picture, or one of the gallery, of which no message may name the file."""
+        """An uploaded picture, or one of the gallery as it was indexed; no message may name its file."""
         if not isinstance(query, int):
             return self._decoders.read_photo(query, size=size, box=box)
+        content = self._content(self.record(query), DEFAULT_LIMITS.max_bytes)
         try:
-            return read_photo(Path(self.record(query).path), size=size, box=box, limits=self.limits)
+            return read_photo(content, size=size, box=box, limits=self.limits)
         except ImageError as error:
             raise self._gone(error) from error
 
     def _gone(self, error: ImageError) -> ProblemError:
-        log.warning("%s", error)  # it names the file, which is nobody's business
+        log.warning("%s", error)  # it names the file, which clients do not learn
         return ProblemError(410, GONE)
 
     def image_json(self, record: Record | Hit) -> dict[str, Any]:

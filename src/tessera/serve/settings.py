@@ -49,7 +49,7 @@ class Settings:
 
     @property
     def is_own_machine(self) -> bool:
-        """Whether whoever asks sits at this machine: with a key, a proxy may stand in front of loopback."""
+        """Whether clients are on this machine for certain: with a key, a proxy may stand in front of loopback."""
         return self.is_loopback and self.key is None
 
     @property

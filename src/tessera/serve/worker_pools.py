@@ -64,7 +64,7 @@ class WorkerPools:
         return await self._within_time(answer)
 
     def _answer_waiting(self, kind: Hashable, call: Callable[[list[Any]], list[Any]]) -> None:
-        """Answer those that have waited longest; nobody may be left, if others were as quick."""
+        """Answer those that have waited longest, one batch a call; every item has a call submitted for it."""
         with self._waiting_lock:
             batch, rest = self._waiting[kind][:MOST_TOGETHER], self._waiting[kind][MOST_TOGETHER:]
             self._waiting[kind] = rest

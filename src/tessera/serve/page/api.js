@@ -51,10 +51,11 @@ export const browse = (after, limit, where, sort, month = null) => {
   return ask(`api/images?${query}`);
 };
 export const months = (where) => ask(`api/months?${optionsQuery({ where })}`);
-export const sets = (kind) => ask(`api/${kind}?limit=200`);
+export const sets = (kind, start, limit) => ask(`api/${kind}?start=${start}&limit=${limit}`);
 export const organising = () => ask("api/organising");
 export const find = (kind) => ask(`api/${kind}/find`, { method: "POST" });
 export const leaveGroup = (id) => ask(`api/images/${id}/leave-group`, { method: "POST" });
+export const sameThing = (id) => ask(`api/images/${id}/group`);
 export const takeApart = (ids) =>
   ask("api/duplicates/apart", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ids }) });
 export const path = (id) => ask(`api/images/${id}/path`);

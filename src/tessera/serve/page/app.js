@@ -19,9 +19,11 @@ const SETTLE_MS = 160;
 const POLL_MS = 2500;
 const byTouch = matchMedia("(pointer: coarse)").matches;
 const DRAW_HINT = byTouch ? "Tap one thing, or draw a box" : "Draw a box around one thing";
+const DOUBT = /Nothing certain: .*? These are the nearest\.\s*/;
+const TYPING_MS = 350;
 const WELCOME = byTouch
   ? "Choose a picture, or tap one below, to find the same place or object."
-  : "Drop, paste or choose a picture, or open one below, to find the same place or object.";
+  : "Drop, paste or choose a picture to find the same place or object.";
 
 let usualSort = "added"; // by date where most pictures have one
 let state = { view: "", sort: usualSort, query: null, box: null, k: 20, where: [], expand: "", rerank: "", why: null };
@@ -32,8 +34,11 @@ let turning = null; // the page of the gallery under way
 let showing = null; // the last call of show(); an earlier one that wakes up later must not go on
 let blobUrl = null;
 let known = null; // the months of the whole gallery, just asked for
+let leaving = false; // the large picture was closed, and its step is taken back
 let answered = null; // the query whose results are on the page
+let total = 0; // pictures of this view, of which the page may hold the first ones only
 
+const placeOf = ({ id }) => hits.findIndex((hit) => hit.id === id);
 const countDated = (months) => months.reduce((sum, { images }) => sum + images, 0);
 
 const grid = new Grid(element("grid"), (hit, tile) => {
@@ -50,11 +55,24 @@ const organise = new OrganiseView({
   },
   askKey: () => askKey("Sorting asks for the writer’s key", false),
 });
-const large = new LargeDialog({ neighbour: (hit, by) => hits[hits.indexOf(hit) + by], search: (id) => start({ id }) });
+const large = new LargeDialog({
+  neighbour: (hit, by) => (placeOf(hit) < 0 ? undefined : hits[placeOf(hit) + by]),
+  place: (hit) => (placeOf(hit) >= 0 && hits.length > 1 && count() ? `${(placeOf(hit) + 1).toLocaleString()} of ${count().toLocaleString()}` : ""),
+  extend,
+  search: (id) => start({ id }),
+  // A step to go back from, as a phone's readers do.
+  opened: () => history.pushState({ ...history.state, large: true }, ""),
+  closed: () => {
+    if (!history.state?.large) return;
+    leaving = true;
+    history.back();
+  },
+});
 const filters = new Filters((where) => {
   state.where = where;
   remember();
   filters.show(where);
+  showName();
   return state.query ? run() : browse(true);
 });
 const boxes = new BoxEditor(element("stage"), element("box"), (box, settled) => {
@@ -66,7 +84,7 @@ const boxes = new BoxEditor(element("stage"), element("box"), (box, settled) => 
 });
 const why = new WhyDialog(
   () => ({ query: asked(), box: pixelBox(), source: element("query-image").src }),
-  { step, search: (id) => start({ id }), closed: closeWhy },
+  { step, search: (id) => start({ id }), large: (hit, opener) => large.show(hit, opener), closed: closeWhy },
 );
 
 // ---- state and address -------------------------------------------------------------------------------------------
@@ -143,7 +161,7 @@ function start(query) {
     query = { upload: uploads.add(query.file) };
   }
   state = { ...state, view: "", query, box: null, why: null };
-  remember();
+  remember(Boolean(history.state?.large)); // in the place of the large picture's step
   return show();
 }
 
@@ -156,7 +174,9 @@ async function show(note = "") {
   if (![...element("k").options].some((option) => Number(option.value) === state.k)) element("k").append(new Option(state.k));
   for (const id of ["k", "expand", "rerank"]) element(id).value = state[id];
   filters.show(state.where);
+  if (state.expand || state.rerank) element("refine").open = true;
   element("sort").value = state.sort;
+  if (document.activeElement !== element("name")) showName();
   for (const tab of document.querySelectorAll("[data-view]")) tab.setAttribute("aria-pressed", String(tab.dataset.view === state.view));
   element("browse-tools").hidden = Boolean(state.query || state.view);
   if (state.view) return showSets();
@@ -204,6 +224,10 @@ function arrange(changes) {
   return show();
 }
 
+function showName() {
+  element("name").value = state.where.find((filter) => filter.startsWith("name~"))?.slice(5) ?? "";
+}
+
 const without = (start) => state.where.filter((filter) => !filter.startsWith(start));
 
 async function offerMonths(months) {
@@ -247,12 +271,14 @@ async function run() {
     const answer = await api.search(asked(), { k, where, expand, rerank, box: pixelBox() }, request.signal);
     hits = answer.results;
     answered = query;
-    const { total } = answer.timing_ms;
-    const found = `${plural(hits.length, "result")} in ${total < 10 ? total.toFixed(1) : Math.round(total)} ms`;
+    const { total: ms } = answer.timing_ms;
+    const time = ms < 10 ? `${ms.toFixed(1)} ms` : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
+    const found = `${plural(hits.length, "result")} in ${time}`;
+    const note = hits.length ? answer.note.replace(DOUBT, "") : answer.note; // the heading says so
     element("summary").replaceChildren(...sentence(hits.length
-      ? `${found}${answer.note ? `. ${answer.note}` : ""}`
-      : answer.note || "Nothing in the gallery passes these filters. Remove one above."));
-    grid.replace(hits, query.id);
+      ? `${found}${note ? `. ${note}` : ""}`
+      : note || "Nothing in the gallery passes these filters. Remove one above."));
+    grid.replace(hits, query.id, answer.certain !== false);
     element("more").hidden = true;
     tell("");
     followWhy();
@@ -266,12 +292,33 @@ async function run() {
 /** A search failed. What is on the page may belong to another query, and an error beside it would mislead. */
 function lose(error) {
   document.body.classList.remove("busy");
+  if (error.status === 404 && state.query?.id !== undefined && !size) { // a link to what is no longer there
+    state = { ...state, query: null, box: null, why: null };
+    remember(true);
+    return show(error.message);
+  }
   if (answered !== state.query) {
     hits = [];
     grid.replace(hits);
     element("more").hidden = true;
   }
   fail(error);
+}
+
+/** How many pictures this view has; 0 where the place of one among them is not known. */
+function count() {
+  if (timeline.sections.length) return timeline.isWhole() ? hits.length : 0;
+  return element("more").hidden ? hits.length : total;
+}
+
+/** Whoever goes from picture to picture does not come to an end that is none. */
+async function extend(hit) {
+  if (timeline.sections.length) {
+    await timeline.extend(hit.id);
+    hits = timeline.shown();
+  } else if (!element("more").hidden && placeOf(hit) > hits.length - PAGE / 2) {
+    await browse(false);
+  }
 }
 
 async function browse(fresh) {
@@ -290,7 +337,8 @@ async function browse(fresh) {
     if (fresh) grid.replace(hits);
     else grid.append(answer.images);
     element("more").hidden = answer.next === null;
-    welcome(answer.total);
+    total = answer.total;
+    welcome(total);
   } catch (error) {
     if (turning === mine) fail(error);
   } finally {
@@ -380,7 +428,7 @@ function welcome(total) {
   box.hidden = total > 0;
   summary.textContent = "";
   if (total > 0 && state.where.length) {
-    summary.textContent = `${plural(total, "picture")} with ${state.where.join(" and ")}`;
+    summary.textContent = plural(total, "picture");
   } else if (total > 0) {
     summary.textContent = WELCOME;
   } else if (state.where.length) {
@@ -411,6 +459,8 @@ function askKey(title = "This gallery asks for a key", needed = true) {
   element("ask").returnValue = "";
   element("ask-title").textContent = title;
   element("ask-note").textContent = "";
+  element("ask-key").value = "";
+  element("ask-cancel").hidden = needed;
   if (!element("ask").open) element("ask").showModal();
   return new Promise((given) => element("ask").addEventListener("close", () => given(element("ask").returnValue === "given"), { once: true }));
 }
@@ -438,6 +488,7 @@ function share() {
 // ---- wiring ------------------------------------------------------------------------------------------------------
 
 element("ask").addEventListener("cancel", (event) => element("ask").dataset.needed === "true" && event.preventDefault());
+element("ask-cancel").addEventListener("click", () => element("ask").close());
 element("ask-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   try {
@@ -506,16 +557,44 @@ for (const tab of document.querySelectorAll("[data-view]")) {
 element("sort").addEventListener("change", (event) => arrange({ sort: event.target.value }));
 element("month").addEventListener("change", (event) =>
   arrange({ where: [...without("date="), ...(event.target.value ? [`date=${event.target.value}`] : [])] }));
+element("filter-toggle").addEventListener("click", () => filters.fold(element("filters").classList.contains("open")));
+element("keys-open").addEventListener("click", () => element("keys").showModal());
+element("keys-close").addEventListener("click", () => element("keys").close());
+for (const id of ["keys", "share-dialog"]) element(id).addEventListener("click", (event) => event.target === element(id) && element(id).close());
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea") || document.querySelector("dialog[open]")) return;
+  const work = { "/": () => element("name").focus(), "?": () => element("keys").showModal(), u: () => element("file").click() }[event.key];
+  if (!work) return;
+  event.preventDefault();
+  work();
+});
+/** Names are searched while they are typed; the whole word is one step to go back from. */
+function searchName() {
+  clearTimeout(searchName.timer);
+  const name = element("name").value.trim();
+  const where = [...without("name~"), ...(name ? [`name~${name}`] : [])];
+  if (where.join("\n") === state.where.join("\n")) return;
+  const goesOn = state.where.length === where.length; // a letter more or less
+  state = { ...state, where };
+  remember(goesOn);
+  show();
+}
+element("name").addEventListener("input", () => {
+  clearTimeout(searchName.timer);
+  searchName.timer = setTimeout(searchName, TYPING_MS);
+});
 element("browse-tools").addEventListener("submit", (event) => {
   event.preventDefault();
-  const name = element("name").value.trim();
-  arrange({ where: [...without("name~"), ...(name ? [`name~${name}`] : [])] });
+  searchName();
 });
 element("more").addEventListener("click", () => browse(false));
 new IntersectionObserver(([entry]) => entry.isIntersecting && browse(false), { rootMargin: "800px" }).observe(element("more"));
 window.addEventListener("popstate", () => {
+  if (leaving) return void (leaving = false);
+  if (large.dialog.open) return large.dialog.close();
   const before = address({ why: null });
   const note = readAddress();
+  showName();
   if (address({ why: null }) === before && !note) followWhy();
   else show(note);
 });
@@ -523,6 +602,7 @@ window.addEventListener("online", () => begin());
 
 async function begin() {
   clearTimeout(waitForService.timer);
+  if (history.state?.large && !large.dialog.open) history.replaceState({ ...history.state, large: false }, ""); // the page was loaded again
   try {
     await Promise.all([uploads.load(), takeKey()]);
     const [stats, months] = await onceReady(() => Promise.all([api.stats(), api.months([]), offerRefiners()]));
@@ -532,6 +612,7 @@ async function begin() {
     element("add").hidden = !stats.writable;
     element("large-path").hidden = !stats.own_machine;
     element("large-reveal").hidden = !stats.reveals;
+    organise.mayChange = stats.own_machine || stats.writable;
     element("count").textContent = plural(stats.images, "picture");
     filters.load().catch(fail); // pictures do not wait for it
     await show(readAddress());

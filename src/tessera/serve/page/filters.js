@@ -3,6 +3,13 @@
 import { facets } from "./api.js";
 
 const element = (id) => document.getElementById(id);
+const WORDS = { "=": ":", "~": ":", ">=": " from", "<=": " to", "!=": " not" };
+
+/** A filter as a person would say it. */
+function inWords(filter) {
+  const [, key, operator, value] = filter.match(/^(.+?)(!=|>=|<=|>|<|=|~)(.*)$/s) ?? [];
+  return key ? `${key}${WORDS[operator] ?? ` ${operator}`} ${value}` : filter;
+}
 const OPERATOR = /^(!=|>=|<=|>|<|=|~)?\s*(.*)$/;
 
 export class Filters {
@@ -18,6 +25,12 @@ export class Filters {
       const filter = `${element("filter-key").value}${operator}${value}`;
       if (!this.where.includes(filter)) change([...this.where, filter]);
     });
+  }
+
+  /** On a phone they are folded away. */
+  fold(isFolded) {
+    element("filters").classList.toggle("open", !isFolded);
+    element("filter-toggle").setAttribute("aria-expanded", String(!isFolded));
   }
 
   async load() {
@@ -39,8 +52,9 @@ export class Filters {
       const item = document.createElement("li");
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = `${filter} ✕`;
-      button.setAttribute("aria-label", `Remove the filter ${filter}`);
+      button.textContent = `${inWords(filter)} ✕`;
+      button.title = filter;
+      button.setAttribute("aria-label", `Remove the filter ${inWords(filter)}`);
       button.addEventListener("click", () => this.change(this.where.filter((other) => other !== filter)));
       item.append(button);
       return item;

@@ -12,10 +12,11 @@ export function sentence(text) {
   });
 }
 
-/** A sentence above the results. */
-export function tell(text, retry) {
+/** A sentence above the results. fine: it tells of work that is done, and warns of nothing. */
+export function tell(text, retry, fine = false) {
   const notice = document.getElementById("notice");
   notice.hidden = !text;
+  notice.classList.toggle("fine", fine);
   const said = document.createElement("span");
   said.append(...sentence(text));
   notice.replaceChildren(said);

@@ -13,6 +13,7 @@ export class Selection {
     room.addEventListener("click", (event) => this.#click(event), true); // before the tile opens
     element("select").addEventListener("click", () => this.set(!this.isOn));
     element("chosen-clear").addEventListener("click", () => this.set(false));
+    room.addEventListener("keydown", (event) => event.key === "x" && !event.ctrlKey && !event.metaKey && this.#click(event, true));
     document.addEventListener("keydown", (event) => event.key === "Escape" && !document.querySelector("dialog[open]") && this.set(false));
   }
 
@@ -27,9 +28,9 @@ export class Selection {
     if (holdsFocus) element("select").focus();
   }
 
-  #click(event) {
+  #click(event, asks = false) {
     const tile = event.target.closest(".tile");
-    const asksFor = event.ctrlKey || event.metaKey || event.shiftKey || event.target.classList.contains("check");
+    const asksFor = asks || event.ctrlKey || event.metaKey || event.shiftKey || event.target.classList.contains("check");
     if (!tile || !(this.isOn || asksFor)) return;
     event.stopPropagation();
     event.preventDefault();

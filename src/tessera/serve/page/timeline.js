@@ -85,20 +85,48 @@ export class Timeline {
     this.began = true;
     try {
       while (this.near.has(section.lastChild) && section.shown.length < section.count) {
-        const { images, next } = await this.load(section.month, section.shown.at(-1)?.id ?? 0, PAGE);
+        await this.#page(section);
         if (!this.sections.includes(section)) return;
-        section.shown.push(...images);
-        if (next === null) section.count = section.shown.length; // some may have gone meanwhile
-        this.fill(section.children[1], images);
-        this.#measure(section);
         await new Promise(requestAnimationFrame); // the observer sees where the end is now
       }
-      if (section.shown.length >= section.count) this.observer.unobserve(section.lastChild);
     } catch (error) {
       this.fail(error);
     } finally {
       section.busy = false;
     }
+  }
+
+  /** The next pictures of a section; who asks meanwhile gets the same ones. */
+  #page(section) {
+    const take = async () => {
+      const { images, next } = await this.load(section.month, section.shown.at(-1)?.id ?? 0, PAGE);
+      if (!this.sections.includes(section)) return;
+      section.shown.push(...images);
+      if (next === null) section.count = section.shown.length; // some may have gone meanwhile
+      this.fill(section.children[1], images);
+      this.#measure(section);
+      if (section.shown.length >= section.count) this.observer.unobserve(section.lastChild);
+    };
+    section.paging ??= take().finally(() => (section.paging = null));
+    return section.paging;
+  }
+
+  /** Load what lies around a picture: of its month, of the next, and all of the one before. */
+  async extend(id) {
+    const at = this.sections.findIndex(({ shown }) => shown.some((image) => image.id === id));
+    if (at < 0) return;
+    const here = this.sections[at];
+    const place = here.shown.findIndex((image) => image.id === id);
+    const isIn = (section) => this.sections.includes(section);
+    const lacks = (section) => section && isIn(section) && section.shown.length < section.count;
+    while (lacks(here) && here.shown.length < place + PAGE / 2) await this.#page(here);
+    const [before, after] = [this.sections[at - 1], this.sections[at + 1]];
+    if (lacks(after) && !after.shown.length && here.shown.length < place + PAGE / 2) await this.#page(after);
+    while (place < PAGE / 2 && lacks(before)) await this.#page(before);
+  }
+
+  isWhole() {
+    return this.sections.every(({ shown, count }) => shown.length >= count);
   }
 
   /** Give sections the height of the pictures that they still lack; then the rail its years. */

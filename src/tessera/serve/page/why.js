@@ -9,11 +9,11 @@ const element = (id) => document.getElementById(id);
 const colour = (token) => `var(--token-${(token % 8) + 1})`;
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 const percent = (value) => `${(value * 100).toFixed(0).replace("-", "−")} %`;
-const TOKENS_NOTE = "Each token gathers one kind of pattern. Point at one, or tap it, to see what it compared.";
+const TOKENS_NOTE = "A token gathers one kind of pattern: point at one, or tap it, to see what it compared.";
 const PAINTED_SIDE = 900; // pixels: enough for the screen, and quick to paint
 
 export class WhyDialog {
-  /** actions: {step(by), search(id), closed()}; query() gives {query, box, source} of the search on the page. */
+  /** actions: {step(by), search(id), large(hit, opener), closed()}; query() gives {query, box, source} of the search on the page. */
   constructor(query, actions) {
     this.dialog = element("why");
     this.query = query;
@@ -22,6 +22,7 @@ export class WhyDialog {
     element("why-close").addEventListener("click", () => this.dialog.close());
     element("why-previous").addEventListener("click", () => actions.step(-1));
     element("why-next").addEventListener("click", () => actions.step(1));
+    element("why-large").addEventListener("click", () => actions.large(this.hit, element("why-large")));
     element("why-search").addEventListener("click", () => {
       this.dialog.close();
       actions.search(this.hit.id);
@@ -78,7 +79,7 @@ export class WhyDialog {
     const tokens = answer.query.tokens.length;
     const hasTokens = answer.query.method === "tokens";
     const verified = Boolean(answer.matches?.verified);
-    element("why-note").textContent = [matchesNote(answer.matches), hasTokens ? TOKENS_NOTE : answer.query.note].join(" ");
+    element("why-note").textContent = [matchesNote(answer.matches), hasTokens ? "" : answer.query.note].join(" ").trim();
     this.lines.show(answer.matches?.points ?? []);
     const painters = [
       ...answer.query.tokens.map((token, index) => addLayer(left, token, index, answer.query.crop)),
@@ -110,7 +111,7 @@ export class WhyDialog {
       button.setAttribute("aria-pressed", "false");
       button.append(...(hasTokens ? part(`Token ${index + 1}`, shares[index], answer.score) : ["Map"]));
       // Hover and focus light a token for a moment; a click or a tap keeps it lit.
-      button.addEventListener("pointerenter", () => light(index));
+      button.addEventListener("pointermove", () => button.classList.contains("lit") || light(index)); // not one that appears under a pointer at rest
       button.addEventListener("focus", () => light(index));
       for (const type of ["pointerleave", "blur"]) button.addEventListener(type, () => light(kept));
       button.addEventListener("click", () => {
@@ -145,7 +146,7 @@ function matchesNote(matches) {
 
 /** What the similarity is made of: a sentence, and a bar with a piece for each token that spoke for it. */
 function showSum(score, order, shares) {
-  element("why-sum").textContent = `Similarity ${score.toFixed(3)} is the sum of what each token added:`;
+  element("why-sum").textContent = `Similarity ${score.toFixed(3)} is the sum of what each token added. ${TOKENS_NOTE}`;
   const pieces = order.map((index) => [colour(index), shares[index]]);
   element("why-bar").replaceChildren(...pieces.filter(([, value]) => value > 0).map(([paint, value]) => {
     const piece = document.createElement("i");
@@ -179,6 +180,8 @@ function layers(holder, source, label) {
   picture.alt = label;
   picture.addEventListener("load", () => {
     holder.style.setProperty("--ratio", (picture.naturalWidth / picture.naturalHeight).toFixed(4));
+    const pictures = [...element("why-pair").querySelectorAll("img")];
+    element("why-pair").classList.toggle("upright", pictures.every((one) => one.naturalWidth < one.naturalHeight)); // side by side on a phone, too
   });
   holder.classList.remove("dim");
   holder.replaceChildren(picture);

@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from tessera.serve import schemas
 from tessera.serve.access import COOKIE, SESSION_S, require_reader, role_of_key
-from tessera.serve.metrics import CONTENT_TYPE
-from tessera.serve.openapi import problems
+from tessera.serve.api import schemas
+from tessera.serve.api.openapi import problems
+from tessera.serve.observing.metrics import CONTENT_TYPE
 from tessera.serve.problems import ProblemError
 
 status_routes = APIRouter(tags=["service"])

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from tessera.serve import schemas
 from tessera.serve.access import require_organiser, require_reader
-from tessera.serve.openapi import problems
-from tessera.serve.routes import ANY, ONE, VALUES, WRITE, ImageId, Serving
+from tessera.serve.api import schemas
+from tessera.serve.api.openapi import problems
+from tessera.serve.api.routes import ANY, ONE, VALUES, WRITE, ImageId, Serving
 
 MOST_GROUPS = 200
 
@@ -79,6 +79,15 @@ async def take_apart(request: Request, given: schemas.ImageIds) -> Response:
     at = Serving.of(request)
     await at.pools.run("writing", at.service.organiser.take_apart, given.ids)
     return Response(status_code=204)
+
+
+@organising_routes.get(
+    "/images/{image_id}/group", response_model=schemas.GroupOf, responses=ONE, summary="Photos of the same thing"
+)
+async def group_of(request: Request, image_id: ImageId) -> Any:
+    """The group that the picture is in, as groups were found last."""
+    at = Serving.of(request)
+    return await at.pools.run("files", at.service.organiser.group_of, image_id)
 
 
 @organising_routes.post(

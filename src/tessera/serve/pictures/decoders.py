@@ -106,7 +106,7 @@ class _Decoder:
     def __init__(self, limits: Limits, memory_bytes: int) -> None:
         numbers = (limits.max_pixels, limits.max_bytes, memory_bytes)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tessera.serve.decoders", *map(str, numbers)],
+            [sys.executable, "-m", "tessera.serve.pictures.decoders", *map(str, numbers)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

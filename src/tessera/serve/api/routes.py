@@ -15,9 +15,9 @@ from starlette.requests import ClientDisconnect
 from tessera.data.boxes import Box, parse_box
 from tessera.errors import UsageError
 from tessera.refiners import all_refiners
-from tessera.serve import schemas
 from tessera.serve.access import require_reader, require_writer
-from tessera.serve.openapi import problems
+from tessera.serve.api import schemas
+from tessera.serve.api.openapi import problems
 from tessera.serve.problems import ProblemError
 from tessera.serve.service import GalleryService
 from tessera.serve.settings import Settings

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from tessera.serve import schemas
+from tessera.errors import UsageError
 from tessera.serve.access import require_own_machine, require_reader
-from tessera.serve.archive import pack, write_table
-from tessera.serve.openapi import problems
-from tessera.serve.routes import ANY, MAX_ID, ONE, VALUES, ImageId, Serving
+from tessera.serve.api import schemas
+from tessera.serve.api.openapi import problems
+from tessera.serve.api.routes import ANY, MAX_ID, ONE, VALUES, ImageId, Serving
+from tessera.serve.pictures.archive import pack, safe_name, write_table
 
 PAGE_LIMIT = 500
 CACHE = "private, max-age=60, stale-while-revalidate=604800"  # a picture may change and keep its id
@@ -141,7 +142,7 @@ async def picture_list(request: Request, ids: Annotated[str, Form(description="I
 
 
 def _attached(name: str) -> dict[str, str]:
-    return {"Content-Disposition": f"attachment; filename*=UTF-8''{urllib.parse.quote(name, safe='')}"}
+    return {"Content-Disposition": f"attachment; filename*=UTF-8''{urllib.parse.quote(safe_name(name), safe='')}"}
 
 
 @gallery_routes.get(
@@ -178,11 +179,21 @@ async def reveal(request: Request, image_id: ImageId) -> Response:
     summary="A link as a QR code",
 )
 async def code(
+    request: Request,
     text: Annotated[str, Query(min_length=1, max_length=1000, description="What the code is to say.")],
 ) -> Response:
     """For the page: so that a phone can open what is on the screen."""
+    at = Serving.of(request)
+    return Response(await at.pools.run("files", _draw_code, text), media_type="image/svg+xml")
+
+
+def _draw_code(text: str) -> bytes:
     import segno
 
+    try:
+        drawn = segno.make_qr(text, error="l")
+    except segno.DataOverflowError:
+        raise UsageError("That is more than a QR code can say: 1,000 plain letters fit, or some 700 others.") from None
     drawing = io.BytesIO()
-    segno.make_qr(text, error="l").save(drawing, kind="svg", scale=8, light="#fff", xmldecl=False)
-    return Response(drawing.getvalue(), media_type="image/svg+xml")
+    drawn.save(drawing, kind="svg", scale=8, light="#fff", xmldecl=False)
+    return drawing.getvalue()

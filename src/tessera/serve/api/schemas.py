@@ -177,6 +177,14 @@ class Group(BaseModel):
     images: list[Image] = Field(description="The cover first.")
 
 
+class GroupOf(BaseModel):
+    """What shows the same place or thing as one picture."""
+
+    model_config = _like(id=3, images=[_IMAGE])
+    id: int | None = Field(description="Null for a picture that is in no group.")
+    images: list[Image] = Field(description="The cover first, and the picture itself among them.")
+
+
 class Groups(BaseModel):
     groups: list[Group] = Field(description="The largest first.")
     total: int = Field(description="How many groups there are.")

@@ -9,10 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from tessera.gallery.cells import guard_cell
 from tessera.serve.problems import ProblemError
 
 if TYPE_CHECKING:
     from tessera.serve.service import GalleryService
+
+
+_MISSING = "missing.txt"
+_UNSAFE = frozenset('/\\:*?"<>|')
+_DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
 
 
 class _Sink:
@@ -40,7 +46,7 @@ class _Sink:
 def pack(read: Callable[[int], tuple[bytes, str]], ids: Sequence[int]) -> Iterator[bytes]:
     """The zip's bytes, piece by piece. read: a picture's bytes and name by its id, or a problem that says why not."""
     sink = _Sink()
-    taken: set[str] = set()
+    taken = {_MISSING}
     missing: list[str] = []
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as packed:
         for image_id in ids:
@@ -52,7 +58,7 @@ def pack(read: Callable[[int], tuple[bytes, str]], ids: Sequence[int]) -> Iterat
             packed.writestr(_free_name(name, taken), content)
             yield sink.take()
         if missing:
-            packed.writestr("missing.txt", "".join(missing))
+            packed.writestr(_MISSING, "".join(missing))
     yield sink.take()
 
 
@@ -67,13 +73,20 @@ def write_table(service: GalleryService, ids: Sequence[int]) -> str:
         named = {"id": list(ids), "name": [image["name"] for image in images]}
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([*named, *keys])
+    table.writerow(map(guard_cell, [*named, *keys]))
     for image, *first in zip(images, *named.values(), strict=True):
-        table.writerow([*first, *(image["metadata"].get(key, "") for key in keys)])
+        table.writerow(map(guard_cell, [*first, *(image["metadata"].get(key, "") for key in keys)]))
     return text.getvalue()
 
 
+def safe_name(name: str) -> str:
+    """A file's name without what another system takes for a folder, a device or a command to its terminal."""
+    kept = "".join(c if c.isprintable() and c not in _UNSAFE else "_" for c in name).strip(". ")
+    return f"_{kept}" if PurePath(kept).stem.upper() in _DEVICES or not kept else kept
+
+
 def _free_name(name: str, taken: set[str]) -> str:
+    name = safe_name(name)
     stem, suffix = PurePath(name).stem, PurePath(name).suffix
     number, free = 1, name
     while free.casefold() in taken:

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from tessera.serve import schemas
 from tessera.serve.access import COOKIE
+from tessera.serve.api import schemas
 from tessera.serve.problems import MEDIA_TYPE
 
 DESCRIPTION = """

@@ -1,0 +1,1 @@
+"""The HTTP API: routes, what they are asked and answer, errors as problems."""

@@ -1,0 +1,1 @@
+"""Pictures over HTTP: uploads, decoding apart from the service, thumbnails, archives."""
