@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tessera.data.leave_one_out import load_labelled_source
+from tessera.data.sets.leave_one_out import load_labelled_source
 from tessera.evaluate.protocol import relevance_for, score_query
 from tessera.evaluate.run import ALL
 from tessera.extract.extractor import Extractor

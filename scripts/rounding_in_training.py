@@ -27,7 +27,7 @@ from tessera.train.distributed import World
 from tessera.train.dryrun import draw_images
 from tessera.train.loop import Trainer
 from tessera.train.recipe import Recipe
-from tessera.train.scalars import read_scalars
+from tessera.train.records.scalars import read_scalars
 
 
 def make_recipe(data_dir: Path, rate: float, precision: str, scale: float) -> Recipe:

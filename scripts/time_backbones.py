@@ -4,7 +4,7 @@
 
 ONNX Runtime on one core, a photo with sides of 1 and 3/4 of the network's own size. The processor's time is taken and
 not the clock's, the least of some runs: others on the machine should not count. The table goes into
-`tessera.models.known.LATENCIES`.
+`tessera.models.published.known.LATENCIES`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import onnxruntime
 import torch
 from safetensors.torch import save_file
 
-from tessera.models.foundation import FoundationConfig, build_foundation
 from tessera.models.onnx_export import share_weights, trace_graph
+from tessera.models.published.foundation import FoundationConfig, build_foundation
 from tessera.models.shapes import SHAPES
 
 REPEATS = 4

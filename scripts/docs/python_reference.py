@@ -77,9 +77,13 @@ def _class(name: str, kind: type) -> str:
         parts.append(table(("field", "type", "default", "what it is"), rows))
     elif not issubclass(kind, Exception):
         parts.append(f"```python\n{name}{signature(kind)}\n```")
-    for member, value in vars(kind).items():
-        if not member.startswith("_"):
-            parts.append(_member(f"{name}.{member}", value))
+    bases = [
+        base for base in kind.__mro__ if base.__module__.startswith("tessera.") and not issubclass(base, Exception)
+    ]
+    members: dict[str, Any] = {}
+    for base in bases or [kind]:  # its own come first
+        members |= {member: value for member, value in vars(base).items() if member not in members}
+    parts += [_member(f"{name}.{member}", value) for member, value in members.items() if not member.startswith("_")]
     return "\n\n".join(part for part in parts if part)
 
 

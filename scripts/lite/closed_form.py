@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tessera.models.parts.tokenizers import AttentionTokenizer
 from tessera.models.token import TokenHead
-from tessera.models.tokenizers import AttentionTokenizer
 
 Array = NDArray[np.float32]
 

@@ -35,8 +35,8 @@ from tessera.extract.runtime import open_runtime
 from tessera.models.backbones import build_backbone
 from tessera.models.backbones.mobile import EfficientNetLite
 from tessera.models.bundle import Bundle
-from tessera.models.pooling import pool_crow, pool_gem, pool_mac, pool_spoc
-from tessera.models.rmac import pool_regions
+from tessera.models.compared.rmac import pool_regions
+from tessera.models.parts.pooling import pool_crow, pool_gem, pool_mac, pool_spoc
 
 BATCH = 8
 Array = NDArray[np.float32]

@@ -10,13 +10,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from maps import PictureMaps
-from rows import BACKBONE, ROWS, SIZE, Row
+from rows import BACKBONE, HOW_PCA, HOW_TRAINED, ROWS, SIZE, TRAIN_LAST_STAGE, Row
 from run import (
     FIGURES,
     RUNS,
@@ -25,16 +25,16 @@ from run import (
     choose_rate,
     commit,
     describe,
-    figures_of,
     load_network,
+    measure,
     read_csv,
     say,
     train,
 )
-from sets import TEST_SETS, benchmark_of, training_photos, unseen_photos
+from sets import training_photos, unseen_photos
 
-from tessera.data.benchmark import Benchmark
 from tessera.data.images import load_benchmark
+from tessera.data.sets.benchmark import Benchmark
 from tessera.evaluate.protocol import KAPPAS
 from tessera.evaluate.rankers import rank_exactly
 from tessera.evaluate.run import score_rankings
@@ -45,9 +45,10 @@ from tessera.local.extractors import open_local_extractor
 from tessera.local.features import LocalFeatures
 from tessera.local.inverted_file import InvertedFile, KernelConfig
 from tessera.local.regions import Region, aggregate_regions, join_aggregates
-from tessera.local.spatial_reranking import Reranker, open_reranker, order_candidates
+from tessera.local.spatial_reranking import open_reranker, order_candidates
 from tessera.local.vlad import describe_vlad
 from tessera.models.backbones import build_backbone
+from tessera.storage import atomic_path
 
 COUNT = 300  # local features of a picture
 WORDS = 4096
@@ -60,15 +61,27 @@ HESAFF_SIZE = 384
 IntArray = npt.NDArray[np.int64]
 Ranker = Callable[[Benchmark, Sequence[LocalFeatures], Sequence[LocalFeatures]], Iterator[IntArray]]
 
+
+class InlierCounter(Protocol):
+    """What re-ranks: a re-ranker, or one that keeps what it counted."""
+
+    def count_inliers(self, query: LocalFeatures, candidates: Sequence[LocalFeatures]) -> IntArray: ...
+
+
 _ON_LITE = (f'model.config.backbone="{BACKBONE}"',)
+_HOW_START = ('model={name="how-r18"}', *_ON_LITE, "task.initial_images=500", "frozen.enabled=false")
+# The recipe keeps the reduction and trains the backbone. Here the backbone stands still, so the reduction learns.
 _HOW = (
-    'model={name="how-r18"}',
-    *_ON_LITE,
-    "frozen.enabled=false",
-    "task.initial_images=500",
-    'optimiser.rates={"network.backbone"=0}',
+    *_HOW_START,
+    'optimiser.rates={"network.backbone"=0, "network.dim_reduction"=1}',
     "data.cache_gb=1.0",
     "loop.epochs=2",
+)
+_HOW_AS_IT_STARTS = (
+    *_HOW_START,
+    'optimiser.rates={"network.backbone"=0}',  # beside the recipe's own: nothing of the network learns
+    "loop.epochs=1",
+    "loop.steps_per_epoch=1",
 )
 
 
@@ -81,8 +94,9 @@ class LocalRow:
     ways: tuple[str, ...]
 
 
+_HOW_RECIPE = "table1/a-how-r101-asmk.toml"
 LOCAL_ROWS = {
-    "how": LocalRow(Row("how", "HOW", "table1/a-how-r101-asmk.toml", _HOW), 3e-4, ("asmk", "vlad")),
+    "how": LocalRow(Row("how", "HOW", _HOW_RECIPE, _HOW), 3e-4, ("asmk", "vlad")),
     "delf": LocalRow(
         Row("delf", "DELF", "table1/a-delf-asmk-sp.toml", (*_ON_LITE, "model.config.hidden=256")),
         1e-3,
@@ -99,6 +113,10 @@ LOCAL_ROWS = {
         ("delg+sp", "delg+sp*"),
     ),
     "hesaff": LocalRow(Row("hesaff", "HesAff-rSIFT", "table1/a-hesaff-rsift-asmk-sp.toml"), 0.0, ("asmk", "asmk+sp")),
+    HOW_PCA: LocalRow(Row(HOW_PCA, "HOW, PCA", _HOW_RECIPE, _HOW_AS_IT_STARTS), 3e-4, ("asmk", "vlad")),
+    HOW_TRAINED: LocalRow(
+        Row(HOW_TRAINED, "HOW", _HOW_RECIPE, (*_HOW_START, *TRAIN_LAST_STAGE), trained=True), 3e-4, ("asmk", "vlad")
+    ),
 }
 
 
@@ -115,18 +133,15 @@ def make_local_row(bench: Bench, local: LocalRow, seed: int) -> None:
     else:
         train(bench, local.row, seed, local.rate)
         network = load_network(bench.run_dir(local.row, seed, local.rate))
-        training = features_of_maps(network, training_maps(bench)) if local.ways[0] == "asmk" else []
-        pictures = features_of_maps(network, bench.maps)
+        learnt = local.row.trained
+        training = features_of_maps(network, training_maps(bench), learnt=learnt) if local.ways[0] == "asmk" else []
+        pictures = features_of_maps(network, bench.pictures if learnt else bench.maps, learnt=learnt)
     for way in ways:
         say(f"measure {name}, seed {seed}: {way}")
         ranker, size = open_way(bench, local, way, seed, training)
-        for set_name in TEST_SETS:
-            for distractors in (False, True):
-                benchmark = benchmark_of(set_name, bench.photos, bench.data, distractors=distractors)
-                score = score_features(bench, benchmark, pictures, ranker)
-                what = {"row": name, "seed": seed, "codec": way, "dim": size}
-                found_here = figures_of(benchmark, score, distractors=distractors)
-                append_csv(bench.results / "figures.csv", FIGURES, {**what, **found_here})
+        what = {"row": name, "seed": seed, "codec": way, "dim": size}
+        figures = measure(bench, what, scoring_of(bench, pictures, ranker))
+        append_csv(bench.results / "figures.csv", FIGURES, *figures)
     run = {"row": name, "seed": seed, "rate": local.rate, "describe_s": round(time.monotonic() - started)}
     append_csv(bench.results / "runs.csv", RUNS, {**run, "commit": commit()})
 
@@ -137,7 +152,9 @@ def open_way(
     """How features become rankings, and how many numbers a picture has (0 for an inverted file)."""
     name = local.row.name
     reranker = (
-        open_reranker("sp", extractor=_Named("hesaff-rsift" if name == "hesaff" else name)) if "sp" in way else None
+        open_reranker("sp", extractor=NamedFeatures("hesaff-rsift" if name == "hesaff" else name))
+        if "sp" in way
+        else None
     )
     if way == "vlad":
         codebook = Codebook.train(_stack(training), VLAD_WORDS, seed=seed)
@@ -153,7 +170,7 @@ def open_way(
 
 
 @dataclass
-class _Named:
+class NamedFeatures:
     """Stands for an extractor where only its name and its cells are asked for: the features are there."""
 
     name: str
@@ -177,7 +194,7 @@ def rank_by_asmk(
     gallery: Sequence[LocalFeatures],
     queries: Sequence[LocalFeatures],
     regions: dict[str, list[Region]] | None,
-    reranker: Reranker | None,
+    reranker: InlierCounter | None,
 ) -> Iterator[IntArray]:
     """ASMK* or, with regions, R-ASMK*; then, with a re-ranker, re-ranking of the best."""
     index = InvertedFile(codebook, KernelConfig())
@@ -216,7 +233,7 @@ def rank_by_vlad(
 
 
 def rank_by_descriptors(
-    bench: Bench, descriptors: npt.NDArray[np.float32], reranker: Reranker | None, *, signs: bool
+    bench: Bench, descriptors: npt.NDArray[np.float32], reranker: InlierCounter | None, *, signs: bool
 ) -> Ranker:
     """Global descriptors, then re-ranking of the best with local features, as they are or as signs."""
     row_of = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
@@ -236,7 +253,7 @@ def rank_by_descriptors(
 
 
 def look_again(
-    reranker: Reranker,
+    reranker: InlierCounter,
     asked: LocalFeatures,
     gallery: Sequence[LocalFeatures],
     ranking: IntArray,
@@ -249,12 +266,15 @@ def look_again(
 
 
 @torch.no_grad()
-def features_of_maps(network: Any, maps: PictureMaps) -> list[LocalFeatures]:
-    """The strongest local features of each picture over all scales, chosen as the extractor of a bundle does."""
+def features_of_maps(network: Any, maps: PictureMaps, *, learnt: bool = False) -> list[LocalFeatures]:
+    """The strongest local features of each picture over all scales, chosen as the extractor of a bundle does.
+
+    learnt: whether the network's backbone is its own, so that the kept maps are not its maps.
+    """
     network.eval()
     outputs: dict[int, list[dict[str, npt.NDArray[Any]]]] = defaultdict(list)
     scales: dict[int, list[float]] = defaultdict(list)
-    for rows, scale, group in maps.scaled_groups():
+    for rows, scale, group in maps.stream(network.backbone) if learnt else maps.scaled_groups():
         ys, xs = np.divmod(np.arange(group.shape[2] * group.shape[3]), group.shape[3])
         cells = np.stack([xs, ys], axis=1)[None]
         for start in range(0, len(rows), 64):
@@ -319,9 +339,8 @@ def hesaff_features(bench: Bench) -> tuple[list[LocalFeatures], list[LocalFeatur
         if not kept.is_file():
             features = extractor.extract(load_benchmark(bench.data / file, size=HESAFF_SIZE))
             arrays = {key: getattr(features, key) for key in ("descriptors", "positions", "scales", "strengths")}
-            with kept.with_suffix(".tmp").open("wb") as opened:
+            with atomic_path(kept) as temporary, temporary.open("wb") as opened:
                 np.savez(opened, size=np.array(features.image_size), **arrays)
-            kept.with_suffix(".tmp").replace(kept)
         with np.load(kept) as arrays:
             values = {key: arrays[key] for key in ("descriptors", "positions", "scales", "strengths")}
             width, height = arrays["size"]
@@ -331,12 +350,17 @@ def hesaff_features(bench: Bench) -> tuple[list[LocalFeatures], list[LocalFeatur
     return [extract(file) for file in asked[0]], [extract(file) for file in asked[1]]
 
 
-def score_features(bench: Bench, benchmark: Benchmark, pictures: Sequence[LocalFeatures], rank: Ranker) -> Any:
+def scoring_of(bench: Bench, pictures: Sequence[LocalFeatures], rank: Ranker) -> Callable[[Benchmark], Any]:
+    """What scores a benchmark by the local features of the pictures that training did not see."""
     row_of = {photo.file: row for row, photo in enumerate(unseen_photos(bench.photos))}
-    gallery = [pictures[row_of[name]] for name in benchmark.gallery_names]
-    queries = [pictures[row_of[name]] for name in benchmark.query_names]
-    scores, _, _ = score_rankings(benchmark, rank(benchmark, gallery, queries), KAPPAS)
-    return scores["all"]
+
+    def score(benchmark: Benchmark) -> Any:
+        gallery = [pictures[row_of[name]] for name in benchmark.gallery_names]
+        queries = [pictures[row_of[name]] for name in benchmark.query_names]
+        scores, _, _ = score_rankings(benchmark, rank(benchmark, gallery, queries), KAPPAS)
+        return scores["all"]
+
+    return score
 
 
 def _stack(many: Sequence[LocalFeatures]) -> npt.NDArray[np.float32]:

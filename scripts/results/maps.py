@@ -21,10 +21,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tessera.data.images import load_benchmark
+from tessera.errors import DataError
 from tessera.extract.scales import rescale
 from tessera.models.backbones import Backbone
 from tessera.models.preprocessing import DEFAULT_SCALES
-from tessera.storage import atomic_path
+from tessera.storage import atomic_path, write_atomically
 
 _A_FILE = 256  # pictures
 _AT_ONCE = 16  # pictures through the backbone
@@ -50,6 +51,7 @@ class PictureMaps:
 
     def prepare(self, backbone: Backbone, say: Say = print) -> None:
         """Compute what is not there yet."""
+        self._claim()
         missing = [number for number in range(len(self._parts)) if not self._file(number).is_file()]
         run = open_graph(backbone, self.folder / "backbone.onnx") if missing else None
         for number in missing:
@@ -59,6 +61,13 @@ class PictureMaps:
                 with atomic_path(self._file(number)) as temporary, temporary.open("wb") as opened:
                     np.savez(opened, **arrays)  # type: ignore[arg-type]
                 say(f"maps: part {number + 1} of {len(self._parts)}")
+
+    def _claim(self) -> None:
+        """Refuse a folder of another list: its maps would be taken for those of other pictures."""
+        names, file = "\n".join(str(path) for path in self.paths), self.folder / "pictures.txt"
+        if file.is_file() and file.read_text(encoding="utf-8") != names:
+            raise DataError(f"{self.folder} holds the maps of other pictures. Remove it, or take another folder.")
+        write_atomically(file, names.encode())
 
     def scaled_groups(self) -> Iterator[Group]:
         """The maps of all pictures, of one shape at one scale at a time."""

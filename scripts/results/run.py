@@ -1,6 +1,7 @@
 """One row with one seed: train it, describe the pictures of the evaluation, score, and write the figures down.
 
-Figures go to results/figures.csv, what was run to results/runs.csv; a row that stands there is not run again.
+Figures go to results/figures.csv, what was run to results/runs.csv; a row that stands there is not run again. The lines
+of a row are written together, so that a row that was stopped has all of its figures or none.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import fcntl
+import io
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +28,7 @@ from rows import BACKBONE, COMMON, RATES, REFERENCES, ROWS, SIZE, SMOKE, Row
 from sets import CHOICE_SET, TEST_SETS, Photo, benchmark_of, read_photos, thin_out, unseen_photos, write_training_list
 
 from tessera.cli.main import app
-from tessera.data.benchmark import Benchmark
+from tessera.data.sets.benchmark import Benchmark
 from tessera.evaluate.protocol import KAPPAS
 from tessera.evaluate.rankers import rank_by_index, rank_exactly
 from tessera.evaluate.run import score_rankings
@@ -35,6 +37,7 @@ from tessera.models.model_registry import build_model
 from tessera.storage import atomic_path, write_atomically
 
 REPOSITORY = Path(__file__).parents[2]
+CODE = ("src", "scripts/results")  # what decides a figure
 FIGURES = ("row", "seed", "codec", "set", "distractors", "map", "mp1", "mp10", "queries", "gallery", "dim")
 RUNS = ("row", "seed", "rate", "images", "classes", "steps", "loss", "train_cpu_s", "train_s", "describe_s", "commit")
 CHOICES = ("row", "seed", "rate", "set", "map", "commit")
@@ -104,8 +107,12 @@ def make_row(bench: Bench, row: Row, seed: int) -> None:
     descriptors = describe(bench, row, seed, rate)
     run_dir = bench.run_dir(row, seed, rate)
     trained = json.loads((run_dir / "trained.json").read_text(encoding="utf-8"))
-    for codec in row.codecs:
-        write_figures(bench, {"row": row.name, "seed": seed, "codec": codec}, descriptors)
+    figures = [
+        line
+        for codec in row.codecs
+        for line in measure_descriptors(bench, {"row": row.name, "seed": seed, "codec": codec}, descriptors)
+    ]
+    append_csv(bench.results / "figures.csv", FIGURES, *figures)
     described_s = round(time.monotonic() - started, 1)
     append_csv(
         bench.results / "runs.csv",
@@ -114,35 +121,44 @@ def make_row(bench: Bench, row: Row, seed: int) -> None:
     )
 
 
+def open_reference(name: str) -> Any:
+    """A pooling with nothing behind it; its backbone's weights are not loaded."""
+    return build_model(f"{REFERENCES[name]}-r50", backbone=BACKBONE, dim=None, whitening="global")
+
+
 def make_reference(bench: Bench, name: str) -> None:
     """Measure a pooling of the maps with nothing trained."""
     if any(found["row"] == name for found in read_csv(bench.results / "figures.csv")):
         return
-    network = build_model(f"{REFERENCES[name]}-r50", backbone=BACKBONE, dim=None, whitening="global")
-    descriptors = describe_maps(network.head, bench.maps.scaled_groups(), len(bench.pictures.paths))
-    write_figures(bench, {"row": name, "seed": 0, "codec": "flat"}, descriptors)
+    descriptors = describe_maps(open_reference(name).head, bench.maps.scaled_groups(), len(bench.pictures.paths))
+    figures = measure_descriptors(bench, {"row": name, "seed": 0, "codec": "flat"}, descriptors)
+    append_csv(bench.results / "figures.csv", FIGURES, *figures)
 
 
-def write_figures(bench: Bench, what: dict[str, Any], descriptors: npt.NDArray[np.float32]) -> None:
-    """Score descriptors on both test sets, alone and with distractors."""
+def measure_descriptors(
+    bench: Bench, what: dict[str, Any], descriptors: npt.NDArray[np.float32]
+) -> list[dict[str, Any]]:
+    def score(benchmark: Benchmark) -> Any:
+        return score_descriptors(bench, benchmark, descriptors, what["codec"])
+
+    return measure(bench, {**what, "dim": descriptors.shape[1]}, score)
+
+
+def measure(bench: Bench, what: dict[str, Any], score: Callable[[Benchmark], Any]) -> list[dict[str, Any]]:
+    """The lines of figures.csv: a score on both test sets, alone and with distractors."""
+    lines = []
     for name in TEST_SETS:
         for distractors in (False, True):
             benchmark = benchmark_of(name, bench.photos, bench.data, distractors=distractors)
-            score = score_descriptors(bench, benchmark, descriptors, what["codec"])
-            append_csv(
-                bench.results / "figures.csv",
-                FIGURES,
-                {**what, **figures_of(benchmark, score, distractors=distractors), "dim": descriptors.shape[1]},
-            )
-
-
-def figures_of(benchmark: Benchmark, score: Any, *, distractors: bool) -> dict[str, Any]:
-    """What figures.csv says of a score."""
-    return {
-        **{"set": benchmark.name.removesuffix("+distractors"), "distractors": int(distractors)},
-        **{"map": round(score.map, 5), "mp1": round(score.mp[1], 5), "mp10": round(score.mp[10], 5)},
-        **{"queries": len(benchmark.queries), "gallery": len(benchmark.gallery)},
-    }
+            found = score(benchmark)
+            line = {
+                **{"set": name, "distractors": int(distractors)},
+                **{"map": round(found.map, 5), "mp1": round(found.mp[1], 5), "mp10": round(found.mp[10], 5)},
+                **{"queries": len(benchmark.queries), "gallery": len(benchmark.gallery)},
+            }
+            lines.append({**what, **line})
+            say(f"{what['row']}, seed {what['seed']}, {what['codec']}: {benchmark.name} {100 * found.map:.1f}")
+    return lines
 
 
 def choose_rate(bench: Bench, row: Row) -> float:
@@ -210,9 +226,13 @@ def _train(bench: Bench, row: Row, seed: int, rate: float) -> None:
 
 
 def describe(bench: Bench, row: Row, seed: int, rate: float) -> npt.NDArray[np.float32]:
-    """Descriptors of every photo that training did not see, in the order of `unseen_photos`; kept beside the run."""
+    """Descriptors of every photo that training did not see, in the order of `unseen_photos`; kept beside the run.
+
+    A run that is not there is trained: another row may ask for it whose figures are there already.
+    """
     file = bench.run_dir(row, seed, rate) / "descriptors.npy"
     if not file.is_file():
+        train(bench, row, seed, rate)
         say(f"describe {file.parent.name}")
         network, count = load_network(file.parent), len(bench.pictures.paths)
         groups = bench.pictures.stream(network.backbone) if row.trained else bench.maps.scaled_groups()
@@ -256,21 +276,24 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def append_csv(path: Path, columns: Sequence[str], values: dict[str, Any]) -> None:
-    """One line more, the header first."""
-    is_new = not path.is_file()
+def append_csv(path: Path, columns: Sequence[str], *lines: dict[str, Any]) -> None:
+    """Lines more, the header first, in one write: what stops between two lines leaves a row that looks whole."""
+    written = io.StringIO(newline="")
+    writer = csv.DictWriter(written, columns)
+    if not path.is_file():
+        writer.writeheader()
+    writer.writerows(lines)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        if is_new:
-            writer.writeheader()
-        writer.writerow(values)
+        file.write(written.getvalue())
 
 
 def commit() -> str:
-    """The commit that is measured."""
+    """The commit that is measured, with a + where the code is not what was committed."""
     words = ["git", "rev-parse", "--short=12", "HEAD"]
-    return subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
+    head = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
+    same = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *CODE], cwd=REPOSITORY, check=False).returncode == 0
+    return head if same else f"{head}+"
 
 
 def say(text: str) -> None:

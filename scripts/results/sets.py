@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tessera.data.benchmark import Benchmark
-from tessera.data.gldv2 import gldv2_file
+from tessera.data.sets.benchmark import Benchmark
+from tessera.data.sets.gldv2 import gldv2_file
 from tessera.storage import write_atomically
 
 PHOTOS_A_LANDMARK = 60  # of training: a landmark has 125, most things two to sixteen

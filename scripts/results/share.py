@@ -9,23 +9,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from local_rows import LOCAL_ROWS, WORDS, features_of_maps, rank_by_asmk, training_maps
+from default_search import open_default_search
+from local_rows import LOCAL_ROWS, WORDS, LocalRow, features_of_maps, rank_by_asmk, training_maps
 from maps import PictureMaps, describe_maps
 from PIL import Image
-from rows import BACKBONE, ROWS, SIZE
-from run import Bench, append_csv, choose_rate, commit, load_network, read_csv, say, train
+from rows import BACKBONE, DEFAULT_BY, REFERENCES, ROWS, SIZE, Row
+from run import Bench, append_csv, choose_rate, commit, load_network, open_reference, read_csv, say, train
 from sets import Photo
 
-from tessera.data.benchmark import Benchmark
+from tessera.data.sets.benchmark import Benchmark
 from tessera.evaluate.protocol import KAPPAS
 from tessera.evaluate.rankers import rank_exactly
 from tessera.evaluate.run import score_rankings
 from tessera.local.codebook import Codebook
 from tessera.models.backbones import build_backbone
+from tessera.storage import atomic_path
 
 SHARES = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 SYSTEMS = ("token", "gem", "solar", "delg", "spoc", "how")
@@ -34,6 +38,7 @@ COLUMNS = ("row", "seed", "share", "map", "queries", "gallery", "commit")
 _SIDE = 512  # of a made picture, before it is reduced for the network
 
 IntArray = npt.NDArray[np.int64]
+Rank = Callable[[list[int], list[int]], Iterator[IntArray]]
 
 
 def make_share(bench: Bench, seed: int, systems: Sequence[str] = SYSTEMS) -> None:
@@ -43,8 +48,10 @@ def make_share(bench: Bench, seed: int, systems: Sequence[str] = SYSTEMS) -> Non
     backgrounds = [photo for photo in bench.photos if photo.source == "gldv2" and photo.role == "val"]
     others = [photo for photo in bench.photos if photo.source == "gldv2" and photo.role == "test"]
     paths = [bench.data / photo.file for photo in (*asked, *others)]
+    galleries: list[list[int]] = []  # at each share the things, hidden so, then the photos of the test landmarks
     for share in SHARES:
         folder = bench.work / "share" / f"{share:.4f}"
+        galleries.append([*range(len(paths), len(paths) + len(targets)), *range(len(asked), len(asked) + len(others))])
         paths += [
             paste(bench, target, backgrounds[(7 * number) % len(backgrounds)], share, number, folder)
             for number, target in enumerate(targets)
@@ -53,16 +60,14 @@ def make_share(bench: Bench, seed: int, systems: Sequence[str] = SYSTEMS) -> Non
     for name in systems:
         if any(found["row"] == name and found["seed"] == str(seed) for found in read_csv(path)):
             continue
-        maps.prepare(build_backbone(BACKBONE, weights="imagenet"), say)
-        rank = open_system(bench, name, seed, maps)
-        for number, share in enumerate(SHARES):
-            first = len(asked) + len(others) + number * len(targets)
-            gallery = [*range(first, first + len(targets)), *range(len(asked), len(asked) + len(others))]
-            benchmark = one_each(len(asked), gallery, maps)
-            scores, _, _ = score_rankings(benchmark, rank(gallery, list(range(len(asked)))), KAPPAS)
-            found = {"row": name, "seed": seed, "share": round(share, 4), "map": round(scores["all"].map, 5)}
-            counts = {"queries": len(asked), "gallery": len(gallery), "commit": commit()}
-            append_csv(path, COLUMNS, {**found, **counts})
+        with open_system(bench, name, seed, maps, galleries) as rank:
+            lines = []
+            for share, gallery in zip(SHARES, galleries, strict=True):
+                benchmark = one_each(len(asked), gallery, maps)
+                scores, _, _ = score_rankings(benchmark, rank(gallery, list(range(len(asked)))), KAPPAS)
+                found = {"row": name, "seed": seed, "share": round(share, 4), "map": round(scores["all"].map, 5)}
+                lines.append({**found, "queries": len(asked), "gallery": len(gallery), "commit": commit()})
+        append_csv(path, COLUMNS, *lines)
         say(f"share: {name}, seed {seed}: done")
 
 
@@ -81,7 +86,6 @@ def paste(bench: Bench, target: Photo, background: Photo, share: float, number: 
     file = folder / f"{number:04d}.png"
     if file.is_file():
         return file
-    file.parent.mkdir(parents=True, exist_ok=True)
     with Image.open(bench.data / target.file) as opened:
         thing = opened.convert("RGB")
     if share < 1:
@@ -98,31 +102,55 @@ def paste(bench: Bench, target: Photo, background: Photo, share: float, number: 
         free = (scene.width - small.width, scene.height - small.height)
         scene.paste(small, (int(place[0] * free[0]), int(place[1] * free[1])))
         thing = scene
-    thing.save(file)
+    with atomic_path(file) as temporary:
+        thing.save(temporary, "PNG")
     return file
 
 
+@contextmanager
 def open_system(
-    bench: Bench, name: str, seed: int, maps: PictureMaps
-) -> Callable[[list[int], list[int]], Iterator[IntArray]]:
-    """What ranks rows of the list for other rows of it."""
-    if name in LOCAL_ROWS:
-        local = LOCAL_ROWS[name]
-        train(bench, local.row, seed, local.rate)
-        network = load_network(bench.run_dir(local.row, seed, local.rate))
-        words = np.concatenate([one.descriptors for one in features_of_maps(network, training_maps(bench))])
-        codebook = Codebook.train(words, 64 if bench.smoke else WORDS, seed=seed)
-        features = features_of_maps(network, maps)
+    bench: Bench, name: str, seed: int, maps: PictureMaps, galleries: Sequence[Sequence[int]]
+) -> Iterator[Rank]:
+    """What ranks rows of the list for other rows of it. galleries: all that will be asked for."""
+    if name in DEFAULT_BY:
+        with open_default_search(maps.folder.parent, maps.paths, galleries) as search:
+            yield lambda gallery, queries: search.rank(gallery, [maps.paths[row] for row in queries], DEFAULT_BY[name])
+        return
+    maps.prepare(build_backbone(BACKBONE, weights="imagenet"), say)
+    if name in REFERENCES:
+        yield rank_by_head(open_reference(name).head, maps)
+        return
+    yield (
+        rank_by_parts(bench, LOCAL_ROWS[name], seed, maps)
+        if name in LOCAL_ROWS
+        else rank_by_row(bench, ROWS[name], seed, maps)
+    )
 
-        def by_parts(gallery: list[int], queries: list[int]) -> Iterator[IntArray]:
-            benchmark = one_each(len(queries), gallery, maps)
-            there, asked = ([features[row] for row in rows] for rows in (gallery, queries))
-            return rank_by_asmk(codebook, benchmark, there, asked, None, None)
 
-        return by_parts
-    rate = choose_rate(bench, ROWS[name])
-    train(bench, ROWS[name], seed, rate)
-    head = load_network(bench.run_dir(ROWS[name], seed, rate)).head
+def rank_by_parts(bench: Bench, local: LocalRow, seed: int, maps: PictureMaps) -> Rank:
+    """ASMK* over the local features of a trained row."""
+    train(bench, local.row, seed, local.rate)
+    network = load_network(bench.run_dir(local.row, seed, local.rate))
+    words = np.concatenate([one.descriptors for one in features_of_maps(network, training_maps(bench))])
+    codebook = Codebook.train(words, 64 if bench.smoke else WORDS, seed=seed)
+    features = features_of_maps(network, maps)
+
+    def rank(gallery: list[int], queries: list[int]) -> Iterator[IntArray]:
+        benchmark = one_each(len(queries), gallery, maps)
+        there, asked = ([features[row] for row in rows] for rows in (gallery, queries))
+        return rank_by_asmk(codebook, benchmark, there, asked, None, None)
+
+    return rank
+
+
+def rank_by_row(bench: Bench, row: Row, seed: int, maps: PictureMaps) -> Rank:
+    """The descriptors of a trained row."""
+    rate = choose_rate(bench, row)
+    train(bench, row, seed, rate)
+    return rank_by_head(load_network(bench.run_dir(row, seed, rate)).head, maps)
+
+
+def rank_by_head(head: Any, maps: PictureMaps) -> Rank:
     descriptors = describe_maps(head, maps.scaled_groups(), len(maps.paths))
     return lambda gallery, queries: rank_exactly(descriptors[gallery], descriptors[queries])
 
