@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
+# A busy machine takes its time, and every run tries the same examples: what fails, fails again.
+settings.register_profile("tessera", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tessera")
+
+
+def load_module(path: str) -> ModuleType:
+    """A file of this repository that is in no package, as a module: a script that is tested, or shared with."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(module.__name__, module)  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+# The bundles and pictures that the fault injection indexes, too.
+SMALL = load_module("scripts/faults/small_gallery.py")
+make_small_bundle, paint, age = SMALL.make_small_bundle, SMALL.paint, SMALL.age
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: a worker that meets one last is waited for by all the others."""
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)  # which keeps the order among equals
+
+
+@pytest.fixture(scope="session", name="load_module")
+def load_module_fixture() -> Callable[[str], ModuleType]:
+    return load_module
 
 
 @pytest.fixture(scope="session")
@@ -20,13 +53,18 @@ def golden_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def fill() -> ModuleType:
+    """The module that makes the weights and inputs which the golden numbers were made with."""
+    return load_module("tests/golden/fill.py")
+
+
+@pytest.fixture(scope="session")
 def photos_dir() -> Path:
     """The landmark photos (gldv2-50); they may not be redistributed, so most machines do not have them."""
     given = os.environ.get("TESSERA_PHOTOS")
-    folder = Path(given) if given else ROOT.parent / "shared" / "data" / "gldv2-50"
-    if not (folder / "train.csv").is_file():
+    if given is None or not Path(given, "train.csv").is_file():
         pytest.skip("the landmark photos are not here: set TESSERA_PHOTOS to a gldv2-50 folder")
-    return folder
+    return Path(given)
 
 
 @pytest.fixture(scope="session")
@@ -53,53 +91,28 @@ def wide_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_small_bundle(tmp_path_factory.mktemp("bundles") / "wide", seed=2, dim=1024)
 
 
-def make_small_bundle(path: Path, *, seed: int, dim: int) -> Path:
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper, save
-
-    from tessera.models.bundle import Bundle, ModelCard
-    from tessera.models.preprocessing import Preprocessing
-
-    weights = np.random.default_rng(seed).normal(size=(dim, 3, 9, 9)).astype(np.float32)
-    nodes = [
-        helper.make_node("Conv", ["images", "weights"], ["maps"], strides=[4, 4], pads=[4, 4, 4, 4]),
-        helper.make_node("Relu", ["maps"], ["positive"]),
-        helper.make_node("ReduceMean", ["positive"], ["raw"], axes=[2, 3], keepdims=0),
-        helper.make_node("LpNormalization", ["raw"], ["descriptor"], axis=1, p=2),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["B", 3, "H", "W"])],
-        [helper.make_tensor_value_info("descriptor", TensorProto.FLOAT, ["B", dim])],
-        [numpy_helper.from_array(weights, "weights")],
-    )
-    path.mkdir(parents=True)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), str(path / "model.onnx"))
-    card = ModelCard(
-        name=path.name,
-        kind="global",
-        architecture={"model": "small", "config": {}},
-        dim=dim,
-        preprocessing=Preprocessing(size=64, scales=(1.0,)),
-    )
-    return Bundle.seal(path, card).path
-
-
-def paint(path: Path, seed: int, *, size: tuple[int, int] = (48, 36)) -> Path:
-    """Save a picture of random blocks; the same seed gives the same bytes."""
-    import numpy as np
-    from PIL import Image
-
-    blocks = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(blocks).resize(size, Image.Resampling.NEAREST).save(path)
-    return path
-
-
 @pytest.fixture
 def painter() -> Callable[..., Path]:
     return paint
+
+
+@pytest.fixture
+def many_pictures() -> Callable[[Path, int], Path]:
+    """`many_pictures(folder, count)`: made in a moment, indexed in a tenth of a second of processor time each."""
+    return write_many
+
+
+def write_many(folder: Path, count: int) -> Path:
+    """Pictures that take a moment to decode; what follows a JPEG's end makes each content another."""
+    folder.mkdir()
+    Image.effect_noise((640, 480), 60).convert("RGB").save(folder / "base.jpg", quality=80)
+    content = (folder / "base.jpg").read_bytes()
+    for i in range(count):
+        path = folder / f"{i:04}.jpg"
+        path.write_bytes(content + str(i).encode())
+        os.utime(path, (1, 1))
+    (folder / "base.jpg").unlink()
+    return folder
 
 
 @pytest.fixture
@@ -115,13 +128,6 @@ def photo_folder(tmp_path: Path) -> Path:
         path = paint(folder / ("inner" if seed % 2 else ".") / f"photo{seed}.png", seed)
         age(path)
     return folder
-
-
-def age(path: Path, seconds: float = 1.0) -> Path:
-    """Set a file's time back."""
-    status = path.stat()
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - int(1e9 * seconds)))
-    return path
 
 
 @pytest.fixture(scope="session")

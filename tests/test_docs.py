@@ -32,8 +32,9 @@ PAGES = sorted(
     ]
 )
 TABLES = sorted(ROOT.glob("results/*/*.csv"))
-MOST_LINES = 130
+MOST_LINES = 120
 CODE = re.compile(r"```[a-z]*\n(.*?)```|`([^`]+)`", re.DOTALL)
+COMMANDS: Any = typer.main.get_command(app)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -45,10 +46,16 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @every_page
+def test_tests_that_pages_name_are_there(page: Path) -> None:
+    named = re.findall(r"(?:tests/)?((?:\w+/)*test_\w+\.py)", page.read_text())
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []
+
+
+@every_page
 def test_commands_have_the_options_that_pages_give_them(page: Path) -> None:
     wrong = []
     for line in command_lines(page.read_text()):
-        command: Any = typer.main.get_command(app)
+        command = COMMANDS
         words = line.split(" #")[0].split()[1:]
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
@@ -95,8 +102,8 @@ def test_a_wrong_option_would_be_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.name)
 def test_a_page_of_the_guide_is_short_and_tells_no_story(page: Path) -> None:
-    text = page.read_text()
-    assert len(text.splitlines()) <= MOST_LINES
+    written = re.sub(r"<!-- (\w+)[^>]*-->.*?<!-- /\1 -->", "", text := page.read_text(), flags=re.DOTALL)
+    assert len(written.splitlines()) <= MOST_LINES  # by hand: a table may gain a row
     assert re.findall(r"\(bar\b|[Tt]he bars? (?:is|was|were)|half an hour|an earlier day|yesterday", text) == []
 
 

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from tessera.cli.main import app
 
 HEAVY = ("torch", "faiss", "fastapi", "onnxruntime", "cv2", "kornia", "pymilvus", "ray", "matplotlib")
-LIMIT_S = 0.5
+# What any Typer application loads for a page of help, whatever it does: the measure that a slow or busy machine shares.
+YARDSTICK = "import typer.rich_utils, rich.markdown"
+HELP = "import sys\nsys.argv = {}\nfrom tessera.cli.main import app\napp(standalone_mode=False)"
 
 
 def run(code: str) -> dict[str, object]:
@@ -36,26 +38,26 @@ def run(code: str) -> dict[str, object]:
     return answer | {"stdout": done.stdout}
 
 
-# Processor time, and the best of some: a machine that is busy with other tests must not decide.
+# Processor time, beside the yardstick's that is taken in turn: a machine that is busy slows both.
 @pytest.mark.parametrize(
-    "code",
+    ("code", "at_most"),
     [
-        "import tessera",
-        "import sys\nsys.argv = ['tessera', '--help']\nfrom tessera.cli.main import app\napp(standalone_mode=False)",
-        "import sys\nsys.argv = ['tessera', 'index', '--help']\n"
-        "from tessera.cli.main import app\napp(standalone_mode=False)",
+        ("import tessera", 0.7),
+        (HELP.format(["tessera", "--help"]), 4),
+        (HELP.format(["tessera", "index", "--help"]), 4),
     ],
     ids=["import", "help", "help-of-a-command"],
 )
-def test_nothing_heavy_is_loaded_and_it_is_instant(code: str) -> None:
-    best = float("inf")
-    for _ in range(4):
+def test_nothing_heavy_is_loaded_and_it_is_instant(code: str, at_most: float) -> None:
+    best = yardstick = float("inf")
+    for _ in range(6):
         answer = run(code)
         assert answer["loaded"] == []
         best = min(best, float(str(answer["seconds"])))
-        if best < LIMIT_S:
+        yardstick = min(yardstick, float(str(run(YARDSTICK)["seconds"])))
+        if best < at_most * yardstick:
             break
-    assert best < LIMIT_S
+    assert best < at_most * yardstick
 
 
 def test_help_lists_the_commands_and_each_page_ends_with_an_example() -> None:

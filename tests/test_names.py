@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "tessera"
 # A file of cli/ is named after its command, a schema of the HTTP API after what it describes.
 MODULES = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" and path.parent.name != "cli"]
-SCHEMAS = PACKAGE / "serve" / "schemas.py"
+SCHEMAS = PACKAGE / "serve" / "api" / "schemas.py"
 
 
 def repeated(named: list[tuple[str, Path]]) -> dict[str, list[str]]:

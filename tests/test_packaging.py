@@ -89,6 +89,11 @@ def test_the_version_stands_once_and_leads_the_changelog() -> None:
         assert released[0] == tessera.__version__
 
 
+def test_every_extra_is_in_the_guide() -> None:
+    table = (ROOT / "docs" / "index.md").read_text().partition("| extra |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:]))) == set(EXTRAS)
+
+
 def test_hooks_are_local() -> None:
     assert set(re.findall(r"repo: (\S+)", (ROOT / ".pre-commit-config.yaml").read_text())) == {"local"}
 
@@ -106,7 +111,13 @@ def test_every_path_that_contributing_names_exists() -> None:
 def test_the_places_of_changes_hold_what_they_are_said_to() -> None:
     places = re.findall(r"`(\w+)` in `(\S+)`", CONTRIBUTING)
     assert len(places) >= 10
-    assert [place for place in places if not re.search(rf"\b{place[0]}\b", (ROOT / place[1]).read_text())] == []
+    defined = r"^(?:def |class )?{}\b(?::| =|\()"
+    lacking = [
+        (name, path)
+        for name, path in places
+        if not re.search(defined.format(name), (ROOT / path).read_text(), re.MULTILINE)
+    ]
+    assert lacking == []
 
 
 def test_every_room_is_on_the_map_with_a_file_to_start_at() -> None:

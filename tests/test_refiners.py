@@ -11,6 +11,7 @@ import typer
 from tessera import refiners
 from tessera.cli.main import app
 from tessera.errors import UsageError
+from tessera.index.refinement import RESCORERS
 from tessera.refiners import EXPANSIONS, RERANKERS, Refiner, Requirement, all_refiners
 
 ROOT = Path(__file__).parent.parent
@@ -47,6 +48,11 @@ def test_the_command_line_offers_what_the_table_has(path: list[str]) -> None:
 
 def test_the_docs_show_the_table() -> None:
     assert refiners.to_markdown() in (ROOT / "docs" / "search.md").read_text(), "run `make reference`"
+
+
+def test_every_entry_has_its_code() -> None:
+    """`aqe` changes the query, so it rescores nothing."""
+    assert {entry.name for entry in all_refiners() if entry.compares == "descriptors"} == {"aqe", *RESCORERS}
 
 
 def test_no_other_module_lists_the_names() -> None:

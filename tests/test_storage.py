@@ -12,7 +12,7 @@ import pytest
 
 from tessera import storage
 from tessera.errors import StorageError
-from tessera.serve.uploads import discard
+from tessera.serve.pictures.uploads import discard
 from tessera.storage import atomic_path, hash_file, open_database, write_atomically
 
 
@@ -30,6 +30,20 @@ def test_a_full_disk_is_a_sentence(tmp_path):
     with pytest.raises(StorageError, match="disk is full"), atomic_path(tmp_path / "index.bin"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_stays_a_device_and_a_link_a_link(tmp_path):
+    """`--csv /dev/null`, by the superuser of a container, would make a file of it for everybody."""
+    os.mkfifo(tmp_path / "device")
+    (tmp_path / "link").symlink_to(tmp_path / "device")
+    for target in (tmp_path / "device", tmp_path / "link", tmp_path):
+        with pytest.raises(StorageError, match="is no file that could be replaced"):
+            write_atomically(target, b"new")
+    assert (tmp_path / "device").is_fifo()
+    (tmp_path / "other").symlink_to("file")
+    for content in (b"first", b"second"):
+        write_atomically(tmp_path / "other", content)
+        assert (tmp_path / "file").read_bytes() == content and (tmp_path / "other").is_symlink()
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file_whole(tmp_path):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tessera.gallery.organise.groups import PhotoGroup
     from tessera.models.bundle import Bundle
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 __all__ = [
     "Bundle",
     "Copy",

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "BoxError",
@@ -53,6 +53,8 @@ __all__ = [
     "TesseraError",
     "TrainingError",
     "UsageError",
+    "as_utf8",
+    "list_some",
     "printable",
     "unknown_name",
 ]
@@ -153,11 +155,21 @@ class EvaluationError(TesseraError):
 
 def printable(text: str | os.PathLike[str]) -> str:
     """A path or a text for a message: what a terminal could not show, or would obey, is spelt as an escape."""
-    readable = os.fspath(text).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in readable
+        for character in as_utf8(os.fspath(text))
     )
+
+
+def as_utf8(text: str) -> str:
+    """A text that any file or table takes: bytes of a name that were no UTF-8 are spelt as escapes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def list_some(names: Sequence[str], separator: str = ", ", most: int = 12) -> str:
+    """The first of some names, and how many more there are."""
+    rest = len(names) - most
+    return separator.join([*names[:most], *([f"and {rest} more"] if rest > 0 else [])]) or "none"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

@@ -70,6 +70,6 @@ def _tool() -> str:
     if installer == "uv":
         return "uv pip"
     found = shutil.which("pip")
-    # Another environment's pip may come first on the path: it would install where nobody looks.
+    # Another environment's pip may come first on the path: it would install into an environment that is not used.
     is_ours = found is not None and Path(found).parent == Path(sys.executable).parent
     return "pip" if is_ours else f"{shlex.quote(sys.executable)} -m pip"

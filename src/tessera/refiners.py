@@ -1,8 +1,8 @@
 """What may follow a search: query expansions and re-rankers, in two tables that every part reads.
 
 The command line, the API's schema, the page, `evaluate` and the docs take names, depths and needs from here. A new one
-is an entry here and its code where it is opened: `index.refinement` (by descriptors) or `local.rerank` (by local
-features).
+is an entry here and its code: in `RESCORERS` of `index.refinement` (by descriptors) or in `open_reranker` of
+`local.spatial_reranking` (by local features).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -26,8 +27,12 @@ _BUSY_TIMEOUT_S = 60.0  # for another process that is writing the same file
 def atomic_path(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; when the block ends well, it takes the target's place durably.
 
-    A crash at any moment leaves the old file or the new one, never a part of either.
+    A crash at any moment leaves the old file or the new one, never a part of either. A symbolic link stays, and what it
+    leads to is replaced. What is no file, as /dev/null, is an error: it would be a file from then on.
     """
+    target = Path(os.path.realpath(target))
+    if target.exists() and not target.is_file():
+        raise StorageError(f"{target} is no file that could be replaced. Name a file.")
     try:
         make_folder(target.parent)
         remove_abandoned(target.parent)
@@ -61,7 +66,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of `atomic_path` whose process was killed: nobody holds their locks any more."""
+    """Remove the temporary files of `atomic_path` whose process was killed: their locks are free."""
     for path in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError), path.open("rb") as file:
             if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED_S:
@@ -73,6 +78,25 @@ def write_atomically(target: Path, content: bytes) -> None:
     """Replace `target` by `content`, durably."""
     with atomic_path(target) as temporary:
         temporary.write_bytes(content)
+
+
+def move_file(origin: Path, target: Path) -> None:
+    """Give a file another name, on another disk too. A name that is taken is an error; the file is always somewhere."""
+    try:
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        try:
+            origin.rename(target)
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        with atomic_path(target) as temporary:
+            shutil.copyfile(origin, temporary)
+        shutil.copystat(origin, target)
+        origin.unlink()
+    except OSError as error:
+        raise storage_error(error, target) from error
 
 
 def sync_folder(folder: Path) -> None:

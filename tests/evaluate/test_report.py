@@ -15,9 +15,9 @@ import pytest
 from oxford_in_small import ColourExtractor, make_oxford
 from PIL import Image
 
-from tessera.data.revisited import load_revisited
+from tessera.data.sets.revisited import load_revisited
 from tessera.evaluate.method import DescriptorMethod
-from tessera.evaluate.report import choose_strips, render_markdown, write_report
+from tessera.evaluate.reports.report import choose_strips, render_markdown, write_report
 from tessera.evaluate.run import Run, RunConfig, run_benchmark
 
 

@@ -17,10 +17,10 @@ import pytest
 from oxford_in_small import COLOURS, ColourExtractor, make_oxford, paint
 from PIL import Image
 
-from tessera.data.benchmark import Benchmark
-from tessera.data.labelled import image_set
-from tessera.data.leave_one_out import leave_one_out, load_labelled_source, load_listed
-from tessera.data.revisited import load_revisited
+from tessera.data.sets.benchmark import Benchmark
+from tessera.data.sets.labelled import image_set
+from tessera.data.sets.leave_one_out import leave_one_out, load_labelled_source, load_listed
+from tessera.data.sets.revisited import load_revisited
 from tessera.errors import DataError, EvaluationError, UsageError
 from tessera.evaluate import descriptors
 from tessera.evaluate.cache import HashCache
@@ -94,7 +94,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from oxford_in_small import ColourExtractor
-from tessera.data.revisited import load_revisited
+from tessera.data.sets.revisited import load_revisited
 from tessera.evaluate.method import DescriptorMethod
 from tessera.evaluate.run import RunConfig, run_benchmark
 
@@ -119,11 +119,11 @@ import sys, time
 from pathlib import Path
 from oxford_in_small import ColourExtractor
 from tessera import storage
-from tessera.data.revisited import load_revisited
+from tessera.data.sets.revisited import load_revisited
 from tessera.evaluate.method import DescriptorMethod
 from tessera.evaluate.run import RunConfig, run_benchmark
 
-storage._BUSY_TIMEOUT_S = 1.0  # far less than a run takes
+storage._BUSY_TIMEOUT_S = 3.0  # less than a run takes
 
 class Slow(ColourExtractor):
     def extract(self, sources, **options):

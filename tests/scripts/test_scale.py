@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,23 +11,20 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
+Load = Callable[[str], ModuleType]
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / "scale" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def shards(load_module: Load) -> ModuleType:
+    return load_module("scripts/scale/simulate_shards.py")
 
 
-shards = load("simulate_shards")
-arithmetic = load("arithmetic")
+@pytest.fixture(scope="module")
+def arithmetic(load_module: Load) -> ModuleType:
+    return load_module("scripts/scale/arithmetic.py")
 
 
-def test_merged_shards_answer_as_one_index() -> None:
+def test_merged_shards_answer_as_one_index(shards: ModuleType) -> None:
     generator = np.random.default_rng(0)
     scores = np.round(generator.normal(size=500), 1)  # with ties
     home = generator.integers(0, 7, 500)
@@ -43,7 +39,7 @@ def test_merged_shards_answer_as_one_index() -> None:
     assert merged[0].tolist() == scores[expected].tolist()
 
 
-def test_times_have_the_spread_they_are_fitted_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_have_the_spread_they_are_fitted_to(monkeypatch: pytest.MonkeyPatch, shards: ModuleType) -> None:
     monkeypatch.setattr(shards, "STRAGGLERS", 0.0)
     times = shards.draw_times(np.random.default_rng(1), (400_000,))
     assert np.quantile(times, 0.5) == pytest.approx(shards.MEDIAN_MS, rel=0.01)
@@ -53,7 +49,7 @@ def test_times_have_the_spread_they_are_fitted_to(monkeypatch: pytest.MonkeyPatc
     assert waited.p50_ms == pytest.approx(np.quantile(times, 0.5 ** (1 / 64)), rel=0.02)
 
 
-def test_recall_is_the_chance_that_a_neighbour_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recall_is_the_chance_that_a_neighbour_is_sent(monkeypatch: pytest.MonkeyPatch, shards: ModuleType) -> None:
     monkeypatch.setattr(shards, "SHARD_RECALL", 1.0)
     assert shards.simulate(16, "wait", queries=2000).recall == 1.0
     # Of two shards that send one each of the best two, one is lost where both lie in the same: half of the times.
@@ -65,14 +61,17 @@ def test_recall_is_the_chance_that_a_neighbour_is_sent(monkeypatch: pytest.Monke
     assert hedged.extra_requests == pytest.approx(0.05, abs=0.005)
 
 
-def test_the_arithmetic_is_that_of_the_figures() -> None:
+def test_the_arithmetic_is_that_of_the_figures(arithmetic: ModuleType) -> None:
     cost = {"descriptor_ms": 36.0, "local_features_ms": 36.0, "descriptor_bytes": 1000.0}
     cost |= {"local_features_bytes": 9000.0, "lists_bytes": 10000.0}
     row = arithmetic.estimate(100_000_000, local=True, cost=cost)
     assert row["core_hours"] == 2000
     assert row["extraction_usd"] == round(2000 / 8 * 0.68)
     assert row["stored_tb"] == 1.0
-    assert row["fast_machines"] == 3  # 0.498 s of one core, in 50 ms by ten cores, four a machine
+    assert row["fast_machines"] == 2  # 0.3 s of one core, in 50 ms by six cores, four a machine
+    assert row["codes_machines"] == 1  # 14 GB
+    assert row["query_core_ms"] == 300 + 904
+    assert row["million_queries_usd"] == round(1204 / 3.6 / 4 * 0.624)
     with (ROOT / "results" / "scale" / "sizes.csv").open(newline="") as file:
         stored = list(csv.DictReader(file))
     assert stored == [{key: str(value) for key, value in row.items()} for row in arithmetic.rows()]

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.config import fingerprint
-from tessera.data.benchmark import Benchmark, IntArray
 from tessera.data.ground_truth import Box
 from tessera.data.images import load_benchmark
+from tessera.data.sets.benchmark import Benchmark, IntArray
 from tessera.errors import ConfigError, DataError, ImageError, UsageError
 from tessera.evaluate.cache import HashCache, cache_key
 from tessera.evaluate.descriptors import Descriptors

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tessera.data.benchmark import Benchmark, IntArray
 from tessera.data.ground_truth import Box
+from tessera.data.sets.benchmark import Benchmark, IntArray
 from tessera.evaluate.descriptors import DescribedImages, Describes, Descriptors, describe_images, take_rows
 from tessera.evaluate.rankers import EXACT, rank_by_index, rank_exactly, rank_refined
 

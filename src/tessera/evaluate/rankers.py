@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tessera.data.benchmark import Benchmark
+from tessera.data.sets.benchmark import Benchmark
 
 Descriptors = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]

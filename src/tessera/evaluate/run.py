@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tessera.data.benchmark import Benchmark, IntArray, images_fingerprint
 from tessera.data.ground_truth import Box
+from tessera.data.sets.benchmark import Benchmark, IntArray, images_fingerprint
 from tessera.data.unreadable import UnreadableLog
 from tessera.errors import DataError, UsageError
 from tessera.evaluate.cache import HashCache, default_cache_dir

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tessera.config import fingerprint
-from tessera.data.benchmark import Benchmark, IntArray
 from tessera.data.ground_truth import Box
+from tessera.data.sets.benchmark import Benchmark, IntArray
 from tessera.evaluate.method import ImagesOf, Progress
+from tessera.gallery.describing.local_describer import LocalDescriber
 from tessera.gallery.gallery import Gallery
-from tessera.gallery.ingest.local_describer import LocalDescriber
 from tessera.gallery.search.query import QueryPicture
 from tessera.gallery.search.search_options import SearchOptions
 from tessera.storage import write_atomically

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tessera import __version__
-from tessera.evaluate.page import Strip, render_page
 from tessera.evaluate.protocol import PROTOCOLS, relevance_for
+from tessera.evaluate.reports.page import Strip, render_page
 from tessera.evaluate.result import EvaluationResult, percent
 from tessera.evaluate.run import ALL, Run
 from tessera.storage import write_atomically

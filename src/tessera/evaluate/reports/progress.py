@@ -1,4 +1,4 @@
-"""A progress bar a stage, on stderr; silent when nobody watches."""
+"""A progress bar a stage, on stderr; silent when stderr is no terminal."""
 
 from __future__ import annotations
 

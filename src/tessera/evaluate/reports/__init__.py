@@ -1,0 +1,1 @@
+"""An evaluation for people: tables, a page, progress."""
