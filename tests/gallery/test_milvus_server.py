@@ -137,7 +137,7 @@ def test_an_approximate_index_is_searched_with_the_effort_that_its_recall_asks_f
     rows = generator.normal(size=(2000, 16))
     with tessera.Gallery(tmp_path / "gallery", small_bundle, codec=codec) as gallery:
         gallery.add(DescribedImage(f"/p/{i}.jpg", row) for i, row in enumerate(rows))
-        queries = gallery.descriptors(range(1, 51)) + 0.01 * generator.normal(size=(50, 16)).astype(np.float32)
+        queries = gallery.descriptors(range(1, 401)) + 0.01 * generator.normal(size=(400, 16)).astype(np.float32)
         gallery.migrate(engine + asked)
         made = gallery.stats()["index"]
         with gallery._store.pin() as view:
@@ -150,6 +150,7 @@ def test_an_approximate_index_is_searched_with_the_effort_that_its_recall_asks_f
     assert (made["type"], made["effort"] > 0) == (index_type, True)
     assert made["engine"] == engine + asked
     assert (made["candidates"] > 0) == (index_type == "IVF_PQ")
+    assert (made["filtered_effort"] >= made["effort"]) == (index_type == "HNSW")  # measured, too
     assert made["recall"] >= 0.99
     exact = np.argsort(-scores, axis=1)[:, :10] + 1
     assert recall(found, exact) >= 0.98

@@ -215,6 +215,11 @@ def by_ids(ids: Ids) -> str:
     return f"{_KEY} in {ids.tolist()}"
 
 
+def one_in(divisor: int) -> str:
+    """About so many of the images, wherever they lie."""
+    return f"{_KEY} % {divisor} == 0"
+
+
 def row_of(entry: Entry, keys: Sequence[str]) -> dict[str, Any]:
     """Everything but the descriptor, which never changes under an id, with a digest to compare by."""
     row = {

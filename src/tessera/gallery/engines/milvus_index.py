@@ -12,13 +12,14 @@ import numpy.typing as npt
 from tessera.errors import UsageError
 from tessera.gallery.catalog.records import Ids
 from tessera.gallery.catalog.snapshot import Snapshot
-from tessera.gallery.engines.milvus_collection import PAGE_ROWS, MilvusCollection
+from tessera.gallery.engines.milvus_collection import PAGE_ROWS, MilvusCollection, one_in
 from tessera.gallery.engines.milvus_connection import MilvusConnection
 
 MOST_EXACT = 100_000  # images that are compared one by one: some ten milliseconds
 MOST_IN_GRAPH = 10_000_000  # of 1,024 numbers: 43 GB of memory; beyond, the server holds codes
 TARGET_RECALL = 0.99  # recall@10 against exact search
 _QUERIES, _K = 64, 10
+_ONE_IN = 10  # images that the filter of a measurement admits: of fewer, a server compares every one
 _SEGMENT_BYTES = 512 << 20  # a server's own default; it indexes every segment by itself
 _FIRST_RABITQ = (2, 6)
 _BUILT_WITHOUT_DISKANN = "-lite"  # as the server of the PyPI package milvus says
@@ -44,6 +45,7 @@ Descriptors = Callable[[Sequence[int]], Mapping[int, npt.NDArray[Any]]]
 class MilvusIndex:
     """type: Milvus's own name. effort: of a search, under the name that this type gives it; recall: that it has.
 
+    filtered_effort: of a graph under a filter, which leads past images that may not be found; 0: not measured.
     candidates: of codes, how many more than the results are asked for and re-scored here by their descriptors.
     """
 
@@ -52,13 +54,17 @@ class MilvusIndex:
     effort: int = 0
     candidates: int = 0
     recall: float = 1.0
+    filtered_effort: int = 0
+
+    @property
+    def is_graph(self) -> bool:
+        return self.type in _EFFORTS and _EFFORTS[self.type][0] != "nprobe"
 
     def parameters_for(self, k: int, *, filtered: bool = False) -> dict[str, Any]:
-        """filtered: a graph leads past images that may not be found, so that it is followed further."""
         if self.type not in _EFFORTS:
             return {}
-        name = _EFFORTS[self.type][0]
-        return {name: self.effort if name == "nprobe" else max(self.effort * (1 + filtered), k)}
+        effort = (self.filtered_effort or 2 * self.effort) if filtered and self.is_graph else self.effort
+        return {_EFFORTS[self.type][0]: max(effort, k) if self.is_graph else effort}
 
 
 def choose_index(count: int, dim: int, codec: str, connection: MilvusConnection, asked: str = "") -> MilvusIndex:
@@ -143,20 +149,31 @@ def measure_index(collection: MilvusCollection, snapshot: Snapshot, index: Milvu
     ids = snapshot.spread_ids(_QUERIES)
     if index.type not in _EFFORTS or len(ids) == 0 or snapshot.searchable <= _K:
         return index
+    efforts = _EFFORTS[index.type][1]
     queries, truth = _exact_neighbours(snapshot, ids)
-    for effort, candidates in _EFFORTS[index.type][1]:
-        index = replace(index, effort=effort, candidates=candidates)
-        _, answers = search_best(collection, index, queries, _K + 1, [""], snapshot.descriptors)
+
+    def recall_at(index: MilvusIndex, truth: Ids, expression: str = "") -> float:
+        _, answers = search_best(collection, index, queries, _K + 1, [expression], snapshot.descriptors)
         found = [answer[answer != own][:_K] for answer, own in zip(answers, ids, strict=True)]
         hits = sum(len(np.intersect1d(*pair)) for pair in zip(found, truth, strict=True))
-        index = replace(index, recall=round(hits / truth.size, 4))
+        return round(hits / truth.size, 4)
+
+    for effort, candidates in efforts:
+        index = replace(index, effort=effort, candidates=candidates)
+        index = replace(index, recall=recall_at(index, truth))
         if index.recall >= TARGET_RECALL:
             break
+    if index.is_graph and snapshot.searchable >= 2 * _K * _ONE_IN:
+        _, truth = _exact_neighbours(snapshot, ids, _ONE_IN)
+        for effort, _ in efforts[efforts.index((index.effort, index.candidates)) :]:
+            index = replace(index, filtered_effort=effort)
+            if recall_at(index, truth, one_in(_ONE_IN)) >= TARGET_RECALL:
+                break
     return index
 
 
 def _exact_neighbours(
-    snapshot: Snapshot, ids: npt.NDArray[np.int64]
+    snapshot: Snapshot, ids: npt.NDArray[np.int64], multiple_of: int = 1
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Descriptors Q D of these images, and the ids Q K of the others that are nearest to each, by one scan of all."""
     stored = snapshot.descriptors(ids.tolist())
@@ -165,7 +182,7 @@ def _exact_neighbours(
     best = np.full((len(ids), _K), -np.inf, np.float32)
     for block_ids, descriptors in snapshot.stream_descriptors():
         scores = queries @ descriptors.astype(np.float32).T
-        scores[ids[:, None] == block_ids[None]] = -np.inf
+        scores[(ids[:, None] == block_ids[None]) | (block_ids[None] % multiple_of != 0)] = -np.inf
         all_ids = np.concatenate([best_ids, np.broadcast_to(block_ids, scores.shape)], axis=1)
         all_scores = np.concatenate([best, scores], axis=1)
         order = np.argsort(-all_scores, axis=1, kind="stable")[:, :_K]
