@@ -252,9 +252,7 @@ def test_another_view_is_verified_and_strangers_are_not(model, scene):
     homography = draw_homography(3, SIZE)
     view = model.encode_query(model.extract(warp(paint_scene(0, SIZE), homography, 3)))
     strangers = [model.encode(model.extract(paint_scene(seed, SIZE))) for seed in range(1, 9)]
-    found = verify_many(
-        view, [model.encode(scene), *strangers, CompactFeatures.empty()], model.match_distances, threads=2
-    )
+    found = verify_many(view, [model.encode(scene), *strangers, CompactFeatures.empty()], model.match_distances)
     assert found[0].num_inliers > 3 * VERIFIED_INLIERS
     assert max(one.num_inliers for one in found[1:]) < VERIFIED_INLIERS
     fitted = np.linalg.inv(found[0].transformation)

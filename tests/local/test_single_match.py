@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tessera.local.single_match import SingleMatchConfig, _proposals, verify_single_matches
+from tessera.local.single_match import Matched, SingleMatchConfig, _fit_affinities, _propose, verify_single_matches
 from tessera.local.verification import Verification
 
 AFFINITY = np.array([[0.8, 0.1, 40.0], [-0.05, 0.7, 90.0]])
@@ -24,9 +26,13 @@ def draw_matches(seed: int, true: int, false: int) -> tuple[Array, Array, Array,
     return first, first_scales, second, second_scales
 
 
-def verify(first: Array, first_scales: Array, second: Array, second_scales: Array) -> Verification:
-    pairs = np.stack([np.arange(len(first))] * 2, axis=1)
-    return verify_single_matches(first, first_scales, second, second_scales, pairs)
+def as_matched(first: Array, first_scales: Array, second: Array, second_scales: Array) -> Matched:
+    return Matched(first, first_scales, second, second_scales, np.stack([np.arange(len(first))] * 2, axis=1))
+
+
+def verify(*matches: Array) -> Verification:
+    (found,) = verify_single_matches([as_matched(*matches)])
+    return found
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -61,9 +67,35 @@ def test_proposals_are_those_that_a_loop_finds() -> None:
             supporters.append(bool(error < allowed and alike))
         votes.append(supporters)
     best = max(range(38), key=lambda i: sum(votes[i]))
-    chosen = _proposals(first, first_scales, second, second_scales, config)
+    ((number, chosen),) = _propose([as_matched(first, first_scales, second, second_scales)], config)
+    assert number == 0
     assert chosen[0].tolist() == votes[best]
     assert 1 <= len(chosen) <= config.num_fitted
+
+
+def test_what_is_found_for_an_image_does_not_depend_on_the_others() -> None:
+    drawn = [draw_matches(seed, true, false) for seed, (true, false) in enumerate(product((0, 2, 9, 60), (1, 14, 300)))]
+    together = verify_single_matches([as_matched(*one) for one in drawn])
+    for one, found in zip(drawn, together, strict=True):
+        alone = verify(*one)
+        assert alone.inliers.tolist() == found.inliers.tolist()
+        if alone.transformation is None:
+            assert found.transformation is None
+        else:
+            np.testing.assert_allclose(found.transformation, alone.transformation, rtol=1e-12, atol=1e-12)
+
+
+def test_an_affinity_is_that_of_least_squares() -> None:
+    random = np.random.default_rng(0)
+    first, second = random.uniform(0, 900, (6, 50, 2)), random.uniform(0, 40, (6, 50, 2))
+    second += first @ AFFINITY[:, :2].T
+    chosen = random.random((6, 50)) < 0.4
+    fitted, is_plausible = _fit_affinities(first, second, chosen, SingleMatchConfig())
+    assert is_plausible.all()
+    for row in range(6):
+        design = np.column_stack([first[row, chosen[row]], np.ones(chosen[row].sum())])
+        slow = np.linalg.lstsq(design, second[row, chosen[row]], rcond=None)[0].T
+        np.testing.assert_allclose(fitted[row], slow, rtol=1e-9, atol=1e-7)
 
 
 @pytest.mark.parametrize("spread", [(0.0, 0.0), (1.0, 0.0)], ids=["one spot", "one line"])

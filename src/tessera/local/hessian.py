@@ -25,6 +25,8 @@ _CAMERA_SIGMA = 0.5
 _LEAST_SIDE = 32
 _BORDER = 5
 _LEAST_RESPONSE = 1.0  # of grey values 0..255, squared, normalised by scale
+_AROUND = np.ones((3, 3), np.uint8)
+_NEIGHBOURS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))  # down, right
 _SPARE = 1.25  # more points than asked for are detected: some have no affine shape
 _MOMENT_SIDE, _MOMENT_RADIUS, _ITERATIONS = 19, 3.0, 6
 _ROUND = 0.95  # a second moment matrix this isotropic has converged
@@ -125,8 +127,8 @@ def detect_blobs(grey: Vectors, count: int) -> Vectors:
             sigmas.append(_SIGMA * 2 ** (level / _LEVELS))
             blurred.append(cv2.GaussianBlur(blurred[-1], (0, 0), np.sqrt(sigmas[-1] ** 2 - sigmas[-2] ** 2)))
         responses = [_hessian_response(image, sigma) for image, sigma in zip(blurred, sigmas, strict=True)]
-        for signed in (responses, [-response for response in responses]):
-            found += [_refine_maxima(signed, level, octave) for level in range(1, _LEVELS + 1)]
+        for sign in (1, -1):  # blobs, then saddles
+            found += [_refine_extrema(responses, sign, level, octave) for level in range(1, _LEVELS + 1)]
         base = np.ascontiguousarray(blurred[_LEVELS][::2, ::2])
         octave += 1
     points = np.concatenate(found)
@@ -146,34 +148,33 @@ def _hessian_response(image: Vectors, sigma: float) -> Vectors:
     return np.asarray(xx)
 
 
-def _refine_maxima(responses: list[Vectors], level: int, octave: int) -> Vectors:
-    """Points of one level that exceed their 26 neighbours, moved to the top of a parabola along each axis."""
+def _refine_extrema(responses: list[Vectors], sign: int, level: int, octave: int) -> Vectors:
+    """Points of one level that exceed their 26 neighbours, moved to the top of a parabola along each axis.
+
+    sign: -1 for points that are below their neighbours; all is then told as if they were above.
+    """
     import cv2
 
     below, here, above = responses[level - 1 : level + 2]
-    is_peak = (here >= cv2.dilate(here, np.ones((3, 3), np.uint8))) & (here > _LEAST_RESPONSE)
+    if sign > 0:
+        is_peak = (here == cv2.dilate(here, _AROUND)) & (here > _LEAST_RESPONSE)
+    else:
+        is_peak = (here == cv2.erode(here, _AROUND)) & (here < -_LEAST_RESPONSE)
     is_peak[:_BORDER] = is_peak[-_BORDER:] = is_peak[:, :_BORDER] = is_peak[:, -_BORDER:] = False
     places: Any = cv2.findNonZero(is_peak.view(np.uint8))  # several times as fast as numpy's; None where there is none
     x, y = (np.empty(0) if places is None else places).reshape(-1, 2).T.astype(np.intp)
-    exceeds = _exceeds_all(here[y, x], below, x, y) & _exceeds_all(here[y, x], above, x, y)
-    x, y = x[exceeds], y[exceeds]
-    value = here[y, x]
+    value = sign * here[y, x]
+    for down, right in _NEIGHBOURS:  # few points are left after the first
+        exceeds = (value > sign * below[y + down, x + right]) & (value > sign * above[y + down, x + right])
+        x, y, value = x[exceeds], y[exceeds], value[exceeds]
     pairs = (here[y, x - 1], here[y, x + 1]), (here[y - 1, x], here[y + 1, x]), (below[y, x], above[y, x])
-    slopes = [(after - before) / 2 for before, after in pairs]
-    bends = [np.minimum(before + after - 2 * value, -1e-9) for before, after in pairs]
+    signed = [(sign * before, sign * after) for before, after in pairs]
+    slopes = [(after - before) / 2 for before, after in signed]
+    bends = [np.minimum(before + after - 2 * value, -1e-9) for before, after in signed]
     moves = [np.clip(-slope / bend, -0.6, 0.6) for slope, bend in zip(slopes, bends, strict=True)]
     peak = value + sum(slope * move for slope, move in zip(slopes, moves, strict=True)) / 2
     scale = _SIGMA * 2 ** ((level + moves[2]) / _LEVELS + octave)
     return np.stack([(x + moves[0]) * 2**octave, (y + moves[1]) * 2**octave, scale, peak], axis=1).astype(np.float32)
-
-
-def _exceeds_all(values: Vectors, level: Vectors, x: npt.NDArray[np.intp], y: npt.NDArray[np.intp]) -> Any:
-    """Whether values, N, are above the nine of another level around the same places."""
-    exceeds = np.ones(len(values), bool)
-    for down in (-1, 0, 1):
-        for right in (-1, 0, 1):
-            exceeds &= values > level[y + down, x + right]
-    return exceeds
 
 
 def adapt_shapes(

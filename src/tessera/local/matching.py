@@ -7,7 +7,6 @@ its most similar. A transformation that enough places agree on verifies an image
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from tessera.local.compact import CompactFeatures, concatenate
 from tessera.local.features import LocalFeatures
 from tessera.local.lighterglue import Corners, match_corners
 from tessera.local.parts import PartsFeatures, PartsModel, QueryFeatures
-from tessera.local.single_match import verify_single_matches
+from tessera.local.single_match import Matched, verify_single_matches
 from tessera.local.spatial_reranking import Reranker
 from tessera.local.verification import Verification, VerificationConfig, fit_transformation
 
@@ -66,15 +65,15 @@ def match_many(
     by_word = by_word[entry_words[by_word] >= 0]
     counts = np.bincount(entry_words[by_word], minlength=len(match_distances))
     starts = np.cumsum(counts) - counts
-    words = features.words.astype(np.int64)
-    lengths = counts[words]
-    rows = np.repeat(np.arange(len(words)), lengths)  # of `features`
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    entries = by_word[np.repeat(starts[words], lengths) + within]
-    differing = np.bitwise_count(query.codes.ravel()[entries] ^ features.codes[rows])
-    distances = differing.astype(np.int64) - match_distances[words[rows]]
-    near = np.flatnonzero(distances <= 0)
-    rows, of_query, distances = rows[near], entries[near] // assigned, distances[near]
+    lengths = counts[features.words]
+    shared = np.flatnonzero(lengths)  # features whose word the query has
+    words, lengths = features.words[shared], lengths[shared]
+    of_shared = np.repeat(np.arange(len(shared), dtype=np.int32), lengths)
+    entries = by_word[(starts[words] - np.cumsum(lengths) + lengths)[of_shared] + np.arange(len(of_shared))]
+    differing = np.bitwise_count(query.codes.ravel()[entries] ^ features.codes[shared][of_shared])
+    near = np.flatnonzero(differing <= match_distances[words].astype(np.int16)[of_shared])
+    rows, of_query = shared[of_shared[near]], entries[near] // assigned
+    distances = differing[near].astype(np.int64) - match_distances[features.words[rows]]
     images = owners[rows]
     for side in ("query", "image"):  # the best match of each feature of the query, then of each of the image
         keys = images * max(len(query), 1) + of_query if side == "query" else rows
@@ -87,34 +86,31 @@ def match_many(
     return images, of_query, rows - first_rows[images], distances
 
 
-def verify_many(
-    query: QueryFeatures, stored: Sequence[CompactFeatures], match_distances: Indices, *, threads: int = 1
-) -> list[Verified]:
+def verify_many(query: QueryFeatures, stored: Sequence[CompactFeatures], match_distances: Indices) -> list[Verified]:
     """Verify several images by geometry; one that has too few matches has no inliers."""
     if not len(query) or not stored:
         return [NOTHING] * len(stored)
     images, of_query, of_image, _ = match_many(query, stored, match_distances)
     bounds = np.searchsorted(images, np.arange(len(stored) + 1))
-
-    def verify(number: int) -> Verified:
-        part = slice(bounds[number], min(bounds[number + 1], bounds[number] + _MOST_MATCHES))
-        pairs = np.stack([of_query[part], of_image[part]], axis=1)
-        if len(pairs) < _LEAST_MATCHES:
-            return Verified(0, len(pairs), pairs[:0], None)
-        mine, theirs = pairs.T
-        outcome = verify_single_matches(
-            query.positions[mine],
-            query.scales[mine],
-            stored[number].positions[theirs],
-            stored[number].scales[theirs],
-            pairs,
+    counts = np.minimum(np.diff(bounds), _MOST_MATCHES)
+    found = [Verified(0, int(count), NOTHING.matches, None) for count in counts]
+    enough = np.flatnonzero(counts >= _LEAST_MATCHES).tolist()
+    matched = []
+    for number in enough:
+        part = slice(bounds[number], bounds[number] + counts[number])
+        mine, theirs, image = of_query[part], of_image[part], stored[number]
+        matched.append(
+            Matched(
+                query.positions[mine],
+                query.scales[mine],
+                image.positions[theirs],
+                image.scales[theirs],
+                np.stack([mine, theirs], axis=1),
+            )
         )
-        return Verified(outcome.num_inliers, len(pairs), pairs[outcome.inliers], outcome.transformation)
-
-    if threads == 1:
-        return [verify(number) for number in range(len(stored))]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(verify, range(len(stored))))
+    for number, one, outcome in zip(enough, matched, verify_single_matches(matched), strict=True):
+        found[number] = Verified(outcome.num_inliers, len(one), one.pairs[outcome.inliers], outcome.transformation)
+    return found
 
 
 def attend(

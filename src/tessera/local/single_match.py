@@ -4,12 +4,15 @@ A match of two upright regions fixes a shift and a change of scale, so all propo
 matches among many false ones are found where samples of four would hardly ever be all true (Philbin et al., 2007). The
 matches near a proposal then fit an affinity, in steps that ask for more and more (Chum et al., 2003), and a homography
 where there are enough of them.
+
+A search verifies hundreds of images, so all of them go through each step together: arrays padded to the image with the
+most matches. What comes out for an image does not depend on the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +28,20 @@ from tessera.local.verification import (
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The matches of one pair of pictures, the most similar first. Positions M 2, scales M, pairs M 2."""
+
+    source: npt.NDArray[np.floating]
+    source_scales: npt.NDArray[np.floating]
+    target: npt.NDArray[np.floating]
+    target_scales: npt.NDArray[np.floating]
+    pairs: Pairs
+
+    def __len__(self) -> int:
+        return len(self.pairs)
 
 
 @dataclass(frozen=True)
@@ -54,37 +71,36 @@ class SingleMatchConfig:
 _HOMOGRAPHY = VerificationConfig(threshold_px=6.0, max_iterations=300, confidence=0.99, grid_px=3.0)
 
 
-def verify_single_matches(
-    source: npt.NDArray[np.floating],
-    source_scales: npt.NDArray[np.floating],
-    target: npt.NDArray[np.floating],
-    target_scales: npt.NDArray[np.floating],
-    matches: Pairs,
-    config: SingleMatchConfig | None = None,
-) -> Verification:
-    """The transformation that most matches agree on. source, target: positions M 2, the most similar match first."""
+_RANK = 1e-13  # below, the points lie on one line, as far as numbers tell
+_PADDED = (16, 32, 64, 128)  # proposing matches; images are proposed for together with others of about as many
+_AT_ONCE = 1 << 18  # numbers of an array that stays in the cache
+
+
+def verify_single_matches(matched: Sequence[Matched], config: SingleMatchConfig | None = None) -> list[Verification]:
+    """Of each pair of pictures the transformation that most of its matches agree on."""
     config = config or SingleMatchConfig()
-    best = Verification(matches, np.zeros(len(matches), bool), None)
-    if len(matches) < config.least:
-        return best
-    first, second = source.astype(np.float64), target.astype(np.float64)
-    for support in _proposals(first, source_scales, second, target_scales, config):
-        affinity = _fit_in_steps(first, second, support, config)
-        if affinity is None:
-            continue
-        inliers = _distinct(first, second, _distances(first, second, affinity) < config.threshold_px, config)
-        if inliers.sum() > best.num_inliers:
-            best = Verification(matches, inliers, np.vstack([affinity, [0.0, 0.0, 1.0]]))
-    if best.num_inliers < config.least:
-        return Verification(matches, np.zeros(len(matches), bool), None)
-    if best.num_inliers < config.homography_least:
-        return best
-    return _bend(first, second, best, config)
+    best = [Verification(one.pairs, np.zeros(len(one), bool), None) for one in matched]
+    proposed = [(number, support) for number, supports in _propose(matched, config) for support in supports]
+    for number, affinity in _fit_in_steps(matched, proposed, config):
+        one = matched[number]
+        first, second = one.source.astype(np.float64), one.target.astype(np.float64)
+        inliers = _distances(first, second, affinity) < config.threshold_px
+        if inliers.sum() > best[number].num_inliers:
+            inliers = _distinct(first, second, inliers, config)
+        if inliers.sum() > best[number].num_inliers:
+            best[number] = Verification(one.pairs, inliers, np.vstack([affinity, [0.0, 0.0, 1.0]]))
+    for number, found in enumerate(best):
+        if found.num_inliers < config.least:
+            best[number] = Verification(found.matches, np.zeros(len(found.matches), bool), None)
+        elif found.num_inliers >= config.homography_least:
+            best[number] = _bend(matched[number], found, config)
+    return best
 
 
-def _bend(first: Array, second: Array, affine: Verification, config: SingleMatchConfig) -> Verification:
+def _bend(one: Matched, affine: Verification, config: SingleMatchConfig) -> Verification:
     """The same by a homography, where it agrees with more matches than the affinity, as closely as it was fitted."""
     assert affine.transformation is not None
+    first, second = one.source.astype(np.float64), one.target.astype(np.float64)
     distances = _distances(first, second, affine.transformation)
     near = np.flatnonzero(distances < config.homography_px)
     bent = fit_transformation(
@@ -101,17 +117,47 @@ def _bend(first: Array, second: Array, affine: Verification, config: SingleMatch
     return Verification(affine.matches, inliers, bent.transformation)
 
 
-def _proposals(first: Array, first_scales: Any, second: Array, second_scales: Any, config: SingleMatchConfig) -> Any:
-    """The supporters, a mask over the proposing matches, of the best proposals that do not support one another."""
-    count = min(len(first), config.num_proposing)
-    zoom = (second_scales[:count] / first_scales[:count]).astype(np.float64)
+def _propose(matched: Sequence[Matched], config: SingleMatchConfig) -> Iterator[tuple[int, list[Mask]]]:
+    """For each pair of pictures the supporters, masks over its proposing matches, of the best proposals that do not
+    support one another."""
+    counts = np.array([min(len(one), config.num_proposing) for one in matched], np.int64)
+    sizes = np.array([*(size for size in _PADDED if size < config.num_proposing), config.num_proposing])
+    padded = sizes[np.searchsorted(sizes, counts)]
+    for size in np.unique(padded):
+        together = np.flatnonzero((padded == size) & (counts >= config.least))
+        at_once = max(1, _AT_ONCE // int(size) ** 2)
+        for start in range(0, len(together), at_once):
+            part = together[start : start + at_once]
+            supports = _support([matched[number] for number in part], int(size), config)  # B P P
+            votes = supports.sum(axis=2)
+            for row in np.flatnonzero(votes.max(axis=1) >= config.least):
+                count = counts[part[row]]
+                yield int(part[row]), _choose(supports[row, :count, :count], votes[row, :count], config)
+
+
+def _support(matched: Sequence[Matched], size: int, config: SingleMatchConfig) -> Mask:
+    """Which match supports which proposal, B P P: first the proposals. Padding supports nothing."""
+    first, second = np.zeros((len(matched), size, 2)), np.zeros((len(matched), size, 2))
+    zoom, is_there = np.ones((len(matched), size)), np.zeros((len(matched), size), bool)
+    for row, one in enumerate(matched):
+        count = min(len(one), size)
+        first[row, :count], second[row, :count] = one.source[:count], one.target[:count]
+        zoom[row, :count] = one.target_scales[:count] / one.source_scales[:count]
+        is_there[row, :count] = True
     octaves = np.log2(zoom)
-    moved = zoom[:, None, None] * (first[None, :count] - first[:count, None])  # P P 2
-    errors = np.square(moved - (second[None, :count] - second[:count, None])).sum(axis=-1)
-    allowed = np.minimum(config.near_px + config.slope * np.sqrt(np.square(moved).sum(axis=-1)), config.far_px)
-    supports = (errors < np.square(allowed)) & (np.abs(octaves[None] - octaves[:, None]) < config.octaves)
-    votes = supports.sum(axis=1)
-    used = np.zeros(count, bool)
+    squares = np.zeros((len(matched), size, size))
+    errors = np.zeros_like(squares)
+    for axis in (0, 1):
+        moved = zoom[:, :, None] * (first[:, None, :, axis] - first[:, :, None, axis])
+        squares += np.square(moved)
+        errors += np.square(moved - (second[:, None, :, axis] - second[:, :, None, axis]))
+    allowed = np.minimum(config.near_px + config.slope * np.sqrt(squares), config.far_px)
+    supports = (errors < np.square(allowed)) & (np.abs(octaves[:, None] - octaves[:, :, None]) < config.octaves)
+    return np.asarray(supports & is_there[:, None] & is_there[:, :, None])
+
+
+def _choose(supports: Mask, votes: npt.NDArray[np.int64], config: SingleMatchConfig) -> list[Mask]:
+    used = np.zeros(len(votes), bool)
     chosen: list[Mask] = []
     for row in np.argsort(-votes, kind="stable"):
         if votes[row] < config.least or len(chosen) == config.num_fitted:
@@ -122,32 +168,59 @@ def _proposals(first: Array, first_scales: Any, second: Array, second_scales: An
     return chosen
 
 
-def _fit_in_steps(first: Array, second: Array, support: Mask, config: SingleMatchConfig) -> Array | None:
-    """The affinity, 2 3, of the matches near a proposal; none where it does what no camera does."""
-    chosen = np.zeros(len(first), bool)
-    chosen[: len(support)] = support
-    fitted = None
-    for step_px in config.steps_px:
-        affinity = _fit_affinity(first[chosen], second[chosen], config)
-        if affinity is None:
-            break
-        fitted, chosen = affinity, _distances(first, second, affinity) < step_px
-    return fitted if fitted is None else _fit_affinity(first[chosen], second[chosen], config)
+def _fit_in_steps(
+    matched: Sequence[Matched], proposed: Sequence[tuple[int, Mask]], config: SingleMatchConfig
+) -> Iterator[tuple[int, Array]]:
+    """The affinity, 2 3, of the matches near each proposal; none where it does what no camera does."""
+    longest = max((len(matched[number]) for number, _ in proposed), default=0)
+    at_once = max(1, _AT_ONCE // max(longest, 1))
+    for start in range(0, len(proposed), at_once):
+        part = proposed[start : start + at_once]
+        first, second = (
+            np.zeros((len(part), longest, 2)),
+            np.full((len(part), longest, 2), np.inf),
+        )  # padding is far off
+        chosen = np.zeros((len(part), longest), bool)
+        for row, (number, support) in enumerate(part):
+            one = matched[number]
+            first[row, : len(one)], second[row, : len(one)] = one.source, one.target
+            chosen[row, : len(support)] = support
+        is_fitted = np.ones(len(part), bool)
+        for step_px in config.steps_px:
+            affinities, is_plausible = _fit_affinities(first, second, chosen, config)
+            is_fitted &= is_plausible
+            mapped = first @ affinities[:, :, :2].transpose(0, 2, 1) + affinities[:, None, :, 2]
+            chosen = np.linalg.norm(mapped - second, axis=2) < step_px
+        affinities, is_plausible = _fit_affinities(first, second, chosen, config)
+        for (number, _), affinity, is_good in zip(part, affinities, is_fitted & is_plausible, strict=True):
+            if is_good:
+                yield number, affinity
 
 
-def _fit_affinity(first: Array, second: Array, config: SingleMatchConfig) -> Array | None:
-    if len(first) < 3:
-        return None
-    design = np.column_stack([first, np.ones(len(first))])
-    solution, _, rank, _ = np.linalg.lstsq(design, second, rcond=None)
-    if rank < 3:
-        return None
-    affinity = np.asarray(solution.T, np.float64)
-    area = np.linalg.det(affinity[:, :2])
-    if not config.max_zoom**-2 < area < config.max_zoom**2:
-        return None
-    widths = np.linalg.svd(affinity[:, :2], compute_uv=False)
-    return affinity if widths[0] < config.max_stretch * widths[1] else None
+def _fit_affinities(first: Array, second: Array, chosen: Mask, config: SingleMatchConfig) -> tuple[Array, Mask]:
+    """The least-squares affinities, B 2 3, of the chosen matches, B M, and which of them a camera may have made."""
+    weights = chosen.astype(np.float64)
+    counts = np.maximum(weights.sum(axis=1), 1)[:, None]
+    known = np.where(chosen[..., None], second, 0.0)
+    middle_first = (weights[..., None] * first).sum(axis=1) / counts  # B 2
+    middle_second = known.sum(axis=1) / counts
+    centred = np.where(chosen[..., None], first - middle_first[:, None], 0.0)
+    scatter = centred.transpose(0, 2, 1) @ centred  # B 2 2
+    mixed = (known - middle_second[:, None]).transpose(0, 2, 1) @ centred
+    determinant = scatter[:, 0, 0] * scatter[:, 1, 1] - scatter[:, 0, 1] ** 2
+    trace = scatter[:, 0, 0] + scatter[:, 1, 1]
+    has_rank = (weights.sum(axis=1) >= 3) & (determinant > _RANK * trace**2)
+    adjugate = np.empty_like(scatter)
+    adjugate[:, 0, 0], adjugate[:, 1, 1] = scatter[:, 1, 1], scatter[:, 0, 0]
+    adjugate[:, 0, 1] = adjugate[:, 1, 0] = -scatter[:, 0, 1]
+    linear = mixed @ adjugate / np.where(has_rank, determinant, 1.0)[:, None, None]
+    shift = middle_second - (linear @ middle_first[:, :, None])[:, :, 0]
+    area = linear[:, 0, 0] * linear[:, 1, 1] - linear[:, 0, 1] * linear[:, 1, 0]
+    most = config.max_stretch + 1 / config.max_stretch  # for s >= 1 the larger s + 1/s, the larger s
+    stretched = np.square(linear).sum(axis=(1, 2)) >= most * np.abs(area)
+    is_plausible = has_rank & (area > config.max_zoom**-2) & (area < config.max_zoom**2) & ~stretched
+    affinities = np.concatenate([linear, shift[:, :, None]], axis=2)
+    return np.where(is_plausible[:, None, None], affinities, 0.0), is_plausible
 
 
 def _distances(first: Array, second: Array, transformation: Array) -> Array:

@@ -255,7 +255,7 @@ class PartsSearch:
     def _match(self, query: QueryFeatures, ids: list[int]) -> list[Verified]:
         self._load(ids)
         stored = [self._stored[image_id] for image_id in ids]
-        return verify_many(query, stored, self._model.match_distances, threads=self._threads)
+        return verify_many(query, stored, self._model.match_distances)
 
     def _attend(self, query: QueryFeatures, corners: Corners, scored: _Scored, count: int) -> None:
         """Match the best that are in doubt once more, by attention between their corners and the query's."""
