@@ -25,7 +25,7 @@ from tessera.gallery.ingest.reading import load_indexed
 from tessera.gallery.organise.apart import pairs_apart
 from tessera.gallery.organise.compared_pairs import ComparedPairs, when_nobody_writes
 from tessera.gallery.organise.components import connected_components
-from tessera.gallery.organise.pair_reader import PairReader
+from tessera.gallery.organise.pair_reader import PairReader, order_pairs
 from tessera.index.neighbours import NeighbourSearch, neighbour_pairs
 from tessera.local.alignment import NOTHING, Agreement, compare_aligned, symmetry_transformation
 from tessera.local.verification import VerificationConfig
@@ -224,11 +224,11 @@ def _compare(
         agreements = reader.compare_pixels(named, compare, NOTHING)
         return {pair: one.correlation for pair, one in zip(part, agreements, strict=True) if one.is_copy}
 
-    straight = [pair for pair in pairs if pair in symmetries]
+    straight = order_pairs(pair for pair in pairs if pair in symmetries)
     copies = check(straight, [symmetry_transformation(symmetries[pair]) for pair in straight])
     yield copies
     progress(len(copies), total)
-    rest = [pair for pair in pairs if pair not in copies]
+    rest = order_pairs(pair for pair in pairs if pair not in copies)
     for start in range(0, len(rest), 256):
         part = rest[start : start + 256]
         matches = reader.verify_pairs([(image_ids[a], image_ids[b]) for a, b in part], _GEOMETRY)
