@@ -31,8 +31,8 @@ _NEIGHBOURS = 20
 _LEAST_COSINE = 0.2
 _GEOMETRY = VerificationConfig(min_similarity=0.85, threshold_px=4.0, min_inliers=8)
 # Inliers that make a match, those that alone may join two groups, and how many blocks may differ in colour; found on
-# photos of instances (results/photos/groups.json).
-LEAST_INLIERS = 16
+# photos of instances (results/photos/linking.csv).
+LEAST_INLIERS = 12
 STRONG_INLIERS = 40
 MOST_COLOUR_DIFFERENCE = 0.05
 _BLOCK = 512
