@@ -2,7 +2,8 @@
 
 Usage: python scripts/photos/measure_groups.py INSTANCES --gallery G.tessera -o results/photos/groups.json \\
     --same pairs/pairs/LePoint1=pairs/pairs/mag --same pairs/pairs/shout=pairs/pairs/wash
-INSTANCES: a folder with labels.csv (path, label, set, role); the photos of role val are indexed and grouped.
+INSTANCES: a folder with labels.csv (path, label, set, role); the photos of role val are described and grouped, without
+the local features of the default search, which groups do not use. --role train for the others.
 --same: two names of one thing; the curve has figures with and without that correction.
 """
 
@@ -16,6 +17,8 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+
+from measure_duplicates import describe
 
 import tessera
 from tessera.gallery.organise import groups as grouping
@@ -38,14 +41,15 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--gallery", type=Path, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--role", default="val")
     parser.add_argument("--same", action="append", default=[], metavar="SET/LABEL=SET/LABEL")
     options = parser.parse_args()
     with (options.data / "labels.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["role"] == "val"]
+        rows = [row for row in csv.DictReader(file) if row["role"] == options.role]
     labels = {str((options.data / row["path"]).absolute()): f"{row['set']}/{row['label']}" for row in rows}
     sets = {str((options.data / row["path"]).absolute()): row["set"] for row in rows}
     with tessera.Gallery(options.gallery) as gallery:
-        gallery.index(*labels)
+        describe(gallery, [Path(path) for path in labels])
         started = time.process_time()
         found = gallery.groups()
         seconds = time.process_time() - started
@@ -83,6 +87,7 @@ def main() -> None:
         by_set[name] = [round(value, 4) for value in pair_scores(paths, inside)[:2]]
     answer = {
         "command": "python " + " ".join([os.path.relpath(sys.argv[0]), "INSTANCES", "--gallery", "G", "-o", "OUT"]),
+        "role": options.role,
         "photos": len(contents),
         "pairs_compared": len(edges),
         "cpu_seconds": round(seconds, 1),

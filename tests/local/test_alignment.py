@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tessera.bench import planar_scenes as planar
-from tessera.data.signature import make_signature, symmetry
+from tessera.data.signature import is_framed, make_signature, symmetry
 from tessera.local.alignment import compare_aligned, symmetry_transformation, to_unit_squares
 
 SCENE = planar.paint_scene(0, (320, 240))
@@ -48,3 +48,9 @@ def test_strangers_blank_pictures_and_nonsense_are_no_copies() -> None:
     assert not compare_aligned(SCENE, SCENE, np.full((3, 3), np.nan)).is_copy
     line = np.zeros((1, 320, 3), np.uint8)
     assert not compare_aligned(SCENE, line, np.eye(3)).is_copy
+
+
+def test_a_plain_frame_is_seen_in_the_signature() -> None:
+    framed = np.asarray(ImageOps.expand(Image.fromarray(SCENE), 32, "white"))
+    assert is_framed(make_signature(framed))
+    assert not is_framed(make_signature(SCENE))

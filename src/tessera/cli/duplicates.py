@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import join
 from typing import Annotated
 
 import typer
@@ -75,4 +76,5 @@ def duplicates(
     copies = sum(len(group.copies) for group in groups)
     say(f"{counted(copies, 'copy', 'copies')} in {counted(len(groups), 'group')}")
     if move_to is not None:
-        say(f"{len(moved)} moved to {move_to}; `tessera duplicates --undo {move_to}` brings them back")
+        words = ["tessera", "duplicates", "-g", str(gallery), "--undo", str(move_to)]
+        say(f"{len(moved)} moved to {move_to}; `{join(words)}` brings them back")

@@ -9,12 +9,20 @@ from PIL import Image
 from tessera.data.images import Pixels
 
 SIDE = 16
+_PLAIN = 3  # greys by which compression changes a plain one
 
 
 def make_signature(pixels: Pixels) -> bytes:
     """The greys of a picture, H W 3, squeezed to a square: a picture on its side is then the same square turned."""
     grey = Image.fromarray(pixels).convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
     return grey.tobytes()
+
+
+def is_framed(signature: bytes) -> bool:
+    """Whether all four sides are of one plain grey: a frame, which makes a copy larger than what it was made from."""
+    square = np.frombuffer(signature, np.uint8).reshape(SIDE, SIDE)
+    sides = np.concatenate([square[0], square[-1], square[:, 0], square[:, -1]])
+    return bool(np.ptp(sides) <= _PLAIN)
 
 
 def symmetry(square: npt.NDArray[np.generic], number: int) -> npt.NDArray[np.generic]:

@@ -1,18 +1,20 @@
 """Is one picture a copy of the other? Lay them over each other and compare their pixels, block by block.
 
 Local features agree on any two photos of one facade. A copy agrees everywhere: the same leaves, the same people, the
-same clouds, whatever was done to its size, its quality, its colours or its edges.
+same clouds, whatever was done to its size, its quality, its colours or its edges. And everything lies in its place to
+some hundredths of a pixel (`local.registration`), which no second shot does, be it of a burst.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera.data.images import Pixels
+from tessera.local.registration import compare_blocks, refine, warp
 
 Transformation = npt.NDArray[np.float64]  # 3 3, from the first picture to the second, both as the unit square
 
@@ -26,6 +28,11 @@ _MIN_OVERLAP = 0.6
 # Twelve kinds of copies reach 0.968 and 0.931, or 0.984 alone; two shots of one facade a second apart 0.966 and 0.904.
 _MIN_CORRELATION, _MIN_LOWER, _SAME = 0.955, 0.92, 0.98
 _WORTH_REFINING = 0.6
+# Half of the blocks of a copy lie in their places to so many pixels of the frame. Compression moves some further; then
+# the axes must be parallel, as tools keep them and a hand does not.
+_MOST_DRIFT, _MOST_LEVEL_DRIFT = 0.04, 0.1
+_LEVEL_PX = 0.15
+_MIN_CORNERS = 4  # blocks with corners, below which nothing can be out of place
 
 
 @dataclass(frozen=True)
@@ -33,19 +40,26 @@ class Agreement:
     """correlation: the median over the blocks with most structure; lower: what four fifths of them reach.
 
     overlap: how much of the picture that shows less is compared; blocks: how many blocks had structure.
+    drift: how many pixels half of the blocks lie from their places; slant: how many a side is out of parallel.
     """
 
     correlation: float
     lower: float
     overlap: float
     blocks: int
+    drift: float = 0.0
+    slant: float = 0.0
 
     @property
     def is_copy(self) -> bool:
-        """Nearly all blocks agree; or more than half of them to a hair, and the rest is covered by writing."""
+        """Nearly all blocks agree; or more than half of them to a hair, and the rest is covered by writing.
+
+        And they lie in their places.
+        """
+        in_place = self.drift <= (_MOST_LEVEL_DRIFT if self.slant <= _LEVEL_PX else _MOST_DRIFT)
         alike = self.correlation >= _MIN_CORRELATION and self.lower >= _MIN_LOWER
         covered = self.correlation >= _SAME
-        return self.blocks >= _MIN_BLOCKS and self.overlap >= _MIN_OVERLAP and (alike or covered)
+        return self.blocks >= _MIN_BLOCKS and self.overlap >= _MIN_OVERLAP and in_place and (alike or covered)
 
 
 NOTHING = Agreement(0.0, 0.0, 0.0, 0)
@@ -101,34 +115,20 @@ def _compare(frame: Pixels, other: Pixels, transformation: Transformation) -> Ag
     half = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])  # pixels lie at their centres
     base, moving = _grey(frame, (width, height)), _grey(other, small)
     matrix = np.linalg.inv(half) @ to_other @ half
-    plain = (matrix[:2] / matrix[2, 2]).astype(np.float32)
+    plain = matrix[:2] / matrix[2, 2]
     agreement = _agree(base, moving, plain)
     if agreement.is_copy or agreement.correlation < _WORTH_REFINING:
         return agreement
-    return max(agreement, _agree(base, moving, _refined(base, moving, plain)), key=lambda found: found.correlation)
+    return _agree(base, moving, refine(base, moving, plain))
 
 
-def _agree(base: Any, moving: Any, matrix: Any) -> Agreement:
-    import cv2
-
-    size, backwards = base.shape[::-1], cv2.WARP_INVERSE_MAP
-    warped = cv2.warpAffine(moving, matrix, size, flags=cv2.INTER_CUBIC | backwards, borderMode=cv2.BORDER_REPLICATE)
-    inside = cv2.warpAffine(np.ones_like(moving), matrix, size, flags=cv2.INTER_LINEAR | backwards)
-    return _correlate_blocks(base, warped, inside > 0.99)
-
-
-def _refined(base: Any, moving: Any, matrix: Any) -> Any:
-    """The affine map, 2 3, that brings the pixels together best: features are right to half a pixel only.
-
-    It is not always the better one: a caption or a frame pulls at it.
-    """
-    import cv2
-
-    criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 30, 1e-5)
-    try:
-        return cv2.findTransformECC(base, moving, matrix.copy(), cv2.MOTION_AFFINE, criteria, None, 3)[1]
-    except cv2.error:  # it does not converge: they are not alike, or there is nothing to see
-        return matrix
+def _agree(base: Any, moving: Any, matrix: npt.NDArray[np.float64]) -> Agreement:
+    warped, inside = warp(base, moving, matrix)
+    drifts = compare_blocks(base, warped, inside).drifts()
+    drift = float(np.median(drifts)) if len(drifts) >= _MIN_CORNERS else 0.0
+    directions = matrix[:, :2] / np.linalg.norm(matrix[:, :2], axis=0)
+    slant = float(np.abs(directions).min(axis=0).max()) * max(base.shape) / 2
+    return replace(_correlate_blocks(base, warped, inside), drift=drift, slant=slant)
 
 
 def _spans(transformation: Transformation, size: tuple[int, int]) -> tuple[float, float]:

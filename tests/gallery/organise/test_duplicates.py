@@ -68,6 +68,7 @@ def test_every_alteration_is_found_and_no_stranger(copies_gallery: tessera.Galle
     kinds = {Path(copy.record.path).parent.name for group in groups for copy in group.copies}
     assert len(kinds) == 13 - len({Path(group.keep.path).parent.name for group in groups} - kinds)
     assert sum(len(group.copies) for group in groups) == 3 * 12
+    assert "border" not in {Path(group.keep.path).parent.name for group in groups}
 
 
 def test_what_is_kept_and_why(copies: tuple[tessera.Gallery, Path]) -> None:

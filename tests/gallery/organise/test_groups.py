@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tessera.errors import GalleryLockedError
 from tessera.gallery.catalog.lock import writer_lock
 from tessera.gallery.organise.compared_pairs import ComparedPairs
 from tessera.gallery.organise.components import connected_components, join_components
-from tessera.gallery.organise.pair_reader import PairReader
+from tessera.gallery.organise.pair_reader import PairReader, order_pairs
 
 SIZE = (320, 240)
 
@@ -160,11 +161,34 @@ def test_one_weak_match_joins_no_two_groups() -> None:
     assert join_components(5, {**groups, (1, 4): 20.0}, 16, 40) == [[0, 1, 4], [2, 3]]
 
 
-def test_larger_groups_need_more_matches() -> None:
+def test_two_groups_need_a_quarter_of_all_pairs() -> None:
     chains = {(i, i + 1): 90.0 for i in (0, 1, 2, 3, 5, 6, 7, 8)}  # 0 to 4, and 5 to 9
-    two = {(0, 5): 60.0, (1, 6): 50.0}
-    assert join_components(10, {**chains, **two}, 16, 40) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    assert len(join_components(10, {**chains, **two, (2, 7): 20.0}, 16, 40)) == 1
+    six = {(i, 5 + j): 60.0 for i in range(3) for j in range(2)}
+    assert join_components(10, {**chains, **six}, 16, 40) == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert len(join_components(10, {**chains, **six, (4, 9): 20.0}, 16, 40)) == 1  # 7 of 25
+
+
+def test_an_image_needs_a_quarter_of_a_group() -> None:
+    """What one brand prints on all it sells makes a group of each thing, and matches one photo of another."""
+    group = {(0, i): 90.0 for i in (1, 2, 3, 4)} | {(1, i): 80.0 for i in (2, 3, 4)}
+    assert join_components(6, {**group, (4, 5): 30.0}, 16, 40) == [[0, 1, 2, 3, 4], [5]]
+    assert len(join_components(6, {**group, (4, 5): 30.0, (3, 5): 20.0}, 16, 40)) == 1
+
+
+def test_a_large_group_counts_as_one_that_an_image_is_compared_with() -> None:
+    everyone = {(i, j): 90.0 for i in range(60) for j in range(i + 1, 60)}
+    assert len(join_components(61, {**everyone, **{(i, 60): 30.0 for i in range(4)}}, 16, 40)) == 2
+    assert len(join_components(61, {**everyone, **{(i, 60): 30.0 for i in range(5)}}, 16, 40)) == 1
+
+
+def test_pairs_of_one_picture_come_together() -> None:
+    """A picture that is in use is read once: pairs of copies that lie in thirteen folders would read each anew."""
+    count, kinds = 40, 13
+    pairs = [(a * count + i, b * count + i) for a in range(kinds) for b in range(a + 1, kinds) for i in range(count)]
+    ordered = order_pairs(pairs)
+    assert sorted(ordered) == sorted(pairs)
+    photos = [pair[0] % count for pair in ordered]
+    assert sum(one != other for one, other in pairwise(photos)) == count - 1
 
 
 def test_components() -> None:

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 Edges: TypeAlias = Mapping[tuple[int, int], float]
 
+_MOST_COUNTED = 20  # an image is compared with so many neighbours
+
 
 def connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
     """The rows of each component, ascending, single ones included."""
@@ -31,9 +33,10 @@ def connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[l
 def join_components(count: int, edges: Edges, least: float, strong: float) -> list[list[int]]:
     """Components of the edges of `least` and more, with a limit on chaining.
 
-    Strongest first. One image joins a group, or another image, by one edge. Two groups join where at least half as many
-    edges lead from one to the other as the smaller has images, and two at least; a strong one will do for a group of
-    two. So a chance match between two groups, or a thing that stands in one photo of each, does not make them one.
+    Strongest first. Two groups join where a quarter of all pairs of one and the other match: a chance match, a thing
+    that stands in one photo of each, or what one brand prints on all it sells does not make them one. Nobody is
+    compared with everybody, so a large group counts as one of `_MOST_COUNTED`. Groups of several images need two edges;
+    where one has only two, a strong edge will do.
     """
     accepted = sorted((-score, pair) for pair, score in edges.items() if score >= least)
     group_of = list(range(count))
@@ -44,9 +47,10 @@ def join_components(count: int, edges: Edges, least: float, strong: float) -> li
         if a == b:
             continue
         between[a, b] += 1
-        smaller = min(len(members[a]), len(members[b]))
+        smaller, larger = sorted((len(members[a]), len(members[b])))
+        quarter = smaller * min(larger, _MOST_COUNTED) / 4
         is_easy = smaller == 1 or (smaller == 2 and -negative >= strong)
-        if not is_easy and between[a, b] < max(2, (smaller + 1) // 2):
+        if between[a, b] < max(quarter, 1 if is_easy else 2):
             continue
         for row in members[b]:
             group_of[row] = a

@@ -9,7 +9,7 @@ agree on. Pairs that were compared are remembered by their contents.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.data.images import Pixels
-from tessera.data.signature import SIDE, make_signature, symmetry
+from tessera.data.signature import SIDE, is_framed, make_signature, symmetry
 from tessera.errors import GalleryLockedError, ImageError
 from tessera.gallery.catalog.records import Record
 from tessera.gallery.catalog.snapshot import stored_dim
@@ -25,7 +25,7 @@ from tessera.gallery.ingest.reading import load_indexed
 from tessera.gallery.organise.apart import pairs_apart
 from tessera.gallery.organise.compared_pairs import ComparedPairs, when_nobody_writes
 from tessera.gallery.organise.components import connected_components
-from tessera.gallery.organise.pair_reader import PairReader
+from tessera.gallery.organise.pair_reader import PairReader, order_pairs
 from tessera.index.neighbours import NeighbourSearch, neighbour_pairs
 from tessera.local.alignment import NOTHING, Agreement, compare_aligned, symmetry_transformation
 from tessera.local.verification import VerificationConfig
@@ -37,6 +37,7 @@ PAIR_KIND = "copy"
 _TOGETHER_NS = 3600 * 10**9
 _NEVER_NS = 1 << 63  # a file without a usable time is never taken for the original
 _NEIGHBOURS = 8
+_AT_ONCE = 256  # pairs between two reports of progress, which are written down together
 _LEAST_COSINE = 0.6  # of descriptors
 _LEAST_LIKENESS = 0.85  # of signatures
 _LAID_DOWN = {0: 0, 1: 3, 2: 2, 4: 4}  # symmetries that people make, with their inverses: as it is, turned, mirrored
@@ -122,11 +123,15 @@ def read_duplicates(store: Store, ids: Sequence[int] | None = None) -> list[Copy
     for pair, score in edges.items():
         for row in pair:
             best[row] = max(score, best.get(row, 0.0))
-    groups = [
-        _group({row: by_content[contents[row]] for row in rows}, best)
+    joined = [
+        {row: by_content[contents[row]] for row in rows}
         for rows in connected_components(len(contents), edges)
         if len(rows) > 1 or (len(by_content[contents[rows[0]]]) > 1 and (contents[rows[0]],) * 2 not in apart)
     ]
+    with store.catalog.read() as snapshot:
+        signatures = snapshot.signatures([r.id for members in joined for same in members.values() for r in same])
+    framed = {image_id for image_id, signature in signatures.items() if is_framed(signature)}
+    groups = [_group(members, best, framed) for members in joined]
     return sorted(groups, key=lambda group: (-len(group.copies), group.keep.path))
 
 
@@ -224,13 +229,17 @@ def _compare(
         agreements = reader.compare_pixels(named, compare, NOTHING)
         return {pair: one.correlation for pair, one in zip(part, agreements, strict=True) if one.is_copy}
 
-    straight = [pair for pair in pairs if pair in symmetries]
-    copies = check(straight, [symmetry_transformation(symmetries[pair]) for pair in straight])
-    yield copies
-    progress(len(copies), total)
-    rest = [pair for pair in pairs if pair not in copies]
-    for start in range(0, len(rest), 256):
-        part = rest[start : start + 256]
+    straight = order_pairs(pair for pair in pairs if pair in symmetries)
+    copies: set[tuple[int, int]] = set()
+    for start in range(0, len(straight), _AT_ONCE):
+        part = straight[start : start + _AT_ONCE]
+        found = check(part, [symmetry_transformation(symmetries[pair]) for pair in part])
+        yield found
+        copies |= found.keys()
+        progress(len(copies), total)
+    rest = order_pairs(pair for pair in pairs if pair not in copies)
+    for start in range(0, len(rest), _AT_ONCE):
+        part = rest[start : start + _AT_ONCE]
         matches = reader.verify_pairs([(image_ids[a], image_ids[b]) for a, b in part], _GEOMETRY)
         fitting = [
             (pair, match.transformation)
@@ -248,9 +257,11 @@ def _known_pairs(store: Store) -> dict[tuple[str, str], float]:
         return snapshot.compared_pairs(PAIR_KIND)
 
 
-def _group(members: Mapping[int, Sequence[Record]], agreement: Mapping[int, float]) -> CopyGroup:
+def _group(
+    members: Mapping[int, Sequence[Record]], agreement: Mapping[int, float], framed: Container[int]
+) -> CopyGroup:
     """One group of the pictures of each content, by row. agreement: how far each row agrees with another of them."""
-    keep, reason = choose_original(record for same in members.values() for record in same)
+    keep, reason = choose_original((record for same in members.values() for record in same), framed)
     copies = []
     for row, same in members.items():
         is_exact = same[0].content_hash == keep.content_hash
@@ -259,14 +270,16 @@ def _group(members: Mapping[int, Sequence[Record]], agreement: Mapping[int, floa
     return CopyGroup(keep, reason, tuple(copies))
 
 
-def choose_original(records: Iterable[Record]) -> tuple[Record, str]:
+def choose_original(records: Iterable[Record], framed: Container[int] = ()) -> tuple[Record, str]:
     """The picture to keep: the one that still says which camera took it, then the largest, the oldest, the longest.
 
+    framed: ids of those that stand in a plain frame, which is what makes them larger; they come after the others.
     Files that were written within an hour of one another may have been copied together: none of them is older.
     """
     candidates = list(records)
     questions: list[tuple[str, Callable[[Record], Any]]] = [
         ("it still has its camera's data", lambda record: "camera" in record.metadata),
+        ("it has no frame", lambda record: record.id not in framed),
         ("it is the largest", lambda record: (record.width or 0) * (record.height or 0)),
         ("it is the oldest", lambda record: _time_of(record) < oldest + _TOGETHER_NS),
         ("its file is the largest", lambda record: record.size),

@@ -18,7 +18,7 @@ from tessera.gallery.organise.apart import pairs_apart
 from tessera.gallery.organise.compared_pairs import ComparedPairs, when_nobody_writes
 from tessera.gallery.organise.components import Edges, join_components
 from tessera.gallery.organise.duplicates import images_by_content, stored_descriptors
-from tessera.gallery.organise.pair_reader import PairReader
+from tessera.gallery.organise.pair_reader import PairReader, order_pairs
 from tessera.index.neighbours import neighbour_pairs
 from tessera.local.colours import colour_difference
 from tessera.local.verification import VerificationConfig
@@ -31,8 +31,8 @@ _NEIGHBOURS = 20
 _LEAST_COSINE = 0.2
 _GEOMETRY = VerificationConfig(min_similarity=0.85, threshold_px=4.0, min_inliers=8)
 # Inliers that make a match, those that alone may join two groups, and how many blocks may differ in colour; found on
-# photos of instances (results/photos/groups.json).
-LEAST_INLIERS = 20
+# photos of instances (results/photos/linking.csv).
+LEAST_INLIERS = 12
 STRONG_INLIERS = 40
 MOST_COLOUR_DIFFERENCE = 0.05
 _BLOCK = 512
@@ -133,7 +133,7 @@ def _compare(store: Store, by_content: Mapping[str, Sequence[Record]], progress:
     if len(firsts) > 1:
         near = neighbour_pairs(stored_descriptors(store, firsts), _NEIGHBOURS, _LEAST_COSINE)
         pairs = zip(near.queries.tolist(), near.rows.tolist(), strict=True)
-        lacking = [pair for pair in pairs if compared.lacks(*(contents[row] for row in pair))]
+        lacking = order_pairs(pair for pair in pairs if compared.lacks(*(contents[row] for row in pair)))
     reader = PairReader({record.id: record for record in firsts})
     for start in range(0, len(lacking), _BLOCK):
         part = lacking[start : start + _BLOCK]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,6 +43,27 @@ class PairMatch:
     inliers: int
     transformation: Transformation | None = None
     points: npt.NDArray[np.float64] | None = None
+
+
+def order_pairs(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """These pairs so that those of one picture, and of pictures paired with it, come together: each is read less often.
+
+    Breadth first through what the pairs connect, which keeps the band of what is in use narrow (Cuthill and McKee).
+    """
+    chosen = list(pairs)
+    partners: dict[int, list[int]] = {}
+    for first, second in chosen:
+        partners.setdefault(first, []).append(second)
+        partners.setdefault(second, []).append(first)
+    rank: dict[int, int] = {}
+    for start in partners:
+        waiting = deque([start])
+        while waiting:
+            row = waiting.popleft()
+            if row not in rank:
+                rank[row] = len(rank)
+                waiting.extend(other for other in partners[row] if other not in rank)
+    return sorted(chosen, key=lambda pair: sorted((rank[pair[0]], rank[pair[1]]), reverse=True))
 
 
 class PairReader:
