@@ -175,6 +175,7 @@ class Gallery(GalleryOrganiser):
         local: str | None = None,
         video: bool = False,
     ) -> IndexReport:
+        from tessera.extract.blas import one_blas_thread
         from tessera.gallery.ingest.filling import features_were_lost, restore_local_features
         from tessera.gallery.ingest.indexing import IndexRun
         from tessera.gallery.ingest.planning.plan import Plan
@@ -196,7 +197,8 @@ class Gallery(GalleryOrganiser):
                     run.look_for_vanished(found, prune=True)  # first: what is gone cannot be described anew
                 switched = ensure_model(self._store, run, differing, rebuild=rebuild)
                 extra = (look_at(file.path, file.metadata) for file in differing)
-                report = run.run(found, metadata=given, prune=prune, extra=extra, retry=rebuild)
+                with one_blas_thread():
+                    report = run.run(found, metadata=given, prune=prune, extra=extra, retry=rebuild)
             finally:
                 differing.close()
             self._store.ensure_codec()

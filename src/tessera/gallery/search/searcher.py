@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import UsageError, unknown_name
+from tessera.extract.blas import one_blas_thread
 from tessera.extract.runtime import default_threads
 from tessera.gallery.catalog.filters import BUILT_IN_KEYS, AnyCondition, Near
 from tessera.gallery.catalog.records import Ids, Record
@@ -63,7 +64,8 @@ class Searcher:
         started = time.perf_counter()
         if options.local_reranker is not None and not all(query.is_picture for query in queries):
             raise UsageError(f"--rerank {options.rerank} needs a picture: a descriptor has no local features.")
-        found = self._find_consistently(queries, options)
+        with one_blas_thread():
+            found = self._find_consistently(queries, options)
         timing = {"embed": found.described_s, "search": time.perf_counter() - started - found.described_s}
         results = []
         if found.judged:
