@@ -1,22 +1,20 @@
 """Keep what a bundle's backbone and tokenizer say of views, so that heads can be learnt in minutes (learn_head.py).
 
-    python scripts/lite/cache_tokens.py BUNDLE --photos PHOTOS --labelled THINGS -o FOLDER [--maps]
+    python scripts/lite/cache_tokens.py BUNDLE --photos PHOTOS --labelled THINGS -o FOLDER
 
 Train photos: three views as `fit_lite.py` sees them and a hard one as the backbone was tuned on, the first photos of
-every instance first; val photos: whole, at --sizes. --maps keeps the whole maps of hard views, and of val photos at the
-first size. A run goes on where another stopped.
+every instance first; val photos: whole, at --sizes. A run goes on where another
+stopped. cache_maps.py keeps whole maps.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -95,19 +93,8 @@ def cache_val(options: argparse.Namespace, run: Tokens) -> None:
         if (options.output / f"val-{size}.npy").is_file():
             continue
         kept = np.zeros((len(landmarks) + len(things), TOKENS, sum(LEVELS)), np.float16)
-        by_shape: dict[str, list[NDArray[np.float16]]] = defaultdict(list)
-        rows: dict[str, list[int]] = defaultdict(list)
-        with_maps = options.maps and size == options.sizes[0]
         for numbers, pictures in batches(landmarks + things, size):
-            kept[numbers], *maps = run(pictures, with_maps)
-            if with_maps:
-                shape = "x".join(map(str, pictures.shape[1:3]))
-                by_shape[shape].append(maps[0].astype(np.float16))
-                rows[shape] += numbers
-        if with_maps:
-            files: dict[str, Any] = {name: np.concatenate(maps) for name, maps in by_shape.items()}
-            np.savez(options.output / "val-maps.npz", **files)
-            (options.output / "val-maps.json").write_text(json.dumps(rows))
+            (kept[numbers],) = run(pictures)
         np.save(options.output / f"val-{size}.npy", kept)
 
 
@@ -115,7 +102,6 @@ def cache_train(options: argparse.Namespace, run: Tokens) -> None:
     settings = read_settings(options.recipe, [])
     photos = train_photos(options.photos, options.labelled, settings, options.roles)
     train = open_file(options.output / "train.npy", (len(photos), KINDS + 1, TOKENS, sum(LEVELS)))
-    maps = open_file(options.output / "train-maps.npy", (len(photos), 48, sum(LEVELS))) if options.maps else None
     ranks = rank_in_instance(photos, read_components(options.components))
     first = (ranks >= 0) & (ranks < FIRST)
     for rows, kinds in ((first, (0, 2)), (first, (3,)), (~first, (0, 2)), (first, (1,)), (~first, (3,))):
@@ -131,12 +117,9 @@ def cache_train(options: argparse.Namespace, run: Tokens) -> None:
             for group in waiting.values():
                 for start in range(0, len(group), BATCH):
                     part = group[start : start + BATCH]
-                    wanted = maps is not None and kinds == (KINDS,)
-                    found, *of_maps = run(np.stack([view for _, _, view in part]), wanted)
-                    for place, (number, kind, _) in enumerate(part):
-                        train[number, kind] = found[place]
-                        if maps is not None and wanted:
-                            maps[number] = of_maps[0][place]
+                    (found,) = run(np.stack([view for _, _, view in part]))
+                    for (number, kind, _), tokens in zip(part, found, strict=True):
+                        train[number, kind] = tokens
         print(f"views {kinds} of {len(numbers)} photos: {time.time() - begin:.0f} s", flush=True)
 
 
@@ -149,7 +132,6 @@ def main() -> None:
     parser.add_argument("--components", type=Path, default=Path("results/lite/components.csv"))
     parser.add_argument("--roles", nargs="+", default=["train"])
     parser.add_argument("--sizes", type=int, nargs="*", default=[384])
-    parser.add_argument("--maps", action="store_true", help="keep whole maps, too")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()

@@ -130,3 +130,27 @@ def paste(picture: Picture, background: Picture, share: float, rng: Rng) -> Pict
     scene = resize(background, height, width).copy()
     scene[y : y + h, x : x + w] = resize(picture, h, w)
     return scene
+
+
+def make_strong_view(photo: Picture, background: Picture, shape: tuple[int, int], rng: Rng) -> Picture:
+    """As copy detection sees a photo: turned, in perspective, mirrored, a small part, pasted, in any light."""
+    if rng.random() < 0.5:
+        photo = warp(tilt(photo, rng.uniform(-35, 35)), 0.18, rng)
+    if rng.random() < 0.1:
+        photo = np.ascontiguousarray(np.rot90(photo, rng.choice([-1, 1])))
+    if rng.random() < 0.2:
+        photo = np.ascontiguousarray(photo[:, ::-1])
+    ratio = shape[1] / shape[0]
+    picture = resize(crop(photo, rng, 0.2, 1.0, (ratio / 1.5, ratio * 1.5)), *shape)
+    if rng.random() < 0.4:
+        picture = paste(picture, background, rng.uniform(0.4, 0.85), rng)
+    return degrade(recolour(picture, rng, 1.3), rng, 1.5)
+
+
+def warp(photo: Picture, share: float, rng: Rng) -> Picture:
+    """In perspective: every corner moves by up to a share of the sides; what lies outside is mirrored in."""
+    height, width = photo.shape[:2]
+    corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    moved = corners + rng.uniform(-share, share, (4, 2)).astype(np.float32) * (width, height)
+    matrix = cv2.getPerspectiveTransform(corners, moved.astype(np.float32))
+    return np.asarray(cv2.warpPerspective(photo, matrix, (width, height), borderMode=cv2.BORDER_REFLECT_101), np.uint8)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tessera.errors import CheckpointError, ConfigError, MissingExtraError
+from tessera.errors import CheckpointError, ConfigError
 from tessera.models.backbones import BACKBONES, build_backbone, imagenet_path
 from tessera.models.backbones.mobile import _SameConv2d
 from tessera.models.shapes import SHAPES, ViTShape
@@ -145,13 +145,3 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'resnet50'"):
         build_backbone("resnet5")
-
-
-def test_timm_without_its_extra_says_so() -> None:
-    try:
-        import timm  # noqa: F401
-    except (ImportError, RuntimeError):
-        with pytest.raises(MissingExtraError, match=r"\[timm\]"):
-            build_backbone("timm:resnet18")
-    else:
-        assert build_backbone("timm:resnet18").channels == 512

@@ -216,6 +216,28 @@ def test_data_beside_the_file_is_taken_in_and_data_elsewhere_is_never_read(image
         convert_onnx(linked, tmp_path / "bundle")
 
 
+@pytest.mark.parametrize(("key", "value"), [("offset", "far"), ("offset", "-8"), ("length", "-1")])
+def test_data_whose_place_is_no_place_is_refused(key: str, value: str, tmp_path: Path) -> None:
+    path = external(save(tmp_path / "net.onnx", POOL, {"vector": ["batch", 8]}), "net.data")
+    model = onnx.load(str(path), load_external_data=False)
+    entries = model.graph.initializer[0].external_data
+    kept = [entry for entry in entries if entry.key != key]
+    del entries[:]
+    entries.extend(kept)
+    entries.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=rf"keeps weights in net\.data at {key} '{value}', which is no place"):
+        convert_onnx(path, tmp_path / "bundle")
+
+
+def test_a_graph_without_any_input_is_refused(tmp_path: Path) -> None:
+    node = helper.make_node("Constant", [], ["vector"], value=numpy_helper.from_array(np.zeros((1, 8), np.float32)))
+    answer = helper.make_tensor_value_info("vector", TensorProto.FLOAT, [1, 8])
+    onnx.save(helper.make_model(helper.make_graph([node], "none", [], [answer])), str(tmp_path / "none.onnx"))
+    with pytest.raises(ModelError, match=r"no image input: .* Its inputs: none\."):
+        convert_onnx(tmp_path / "none.onnx", tmp_path / "bundle")
+
+
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "net.onnx", POOL, {"vector": ["batch", 8]})
     path.write_bytes(path.read_bytes()[:-300])

@@ -61,6 +61,45 @@ def test_a_configuration_of_another_network_is_refused(folder: Path, key: str, v
         load_checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    ("key", "shape", "said"),
+    [
+        (
+            "embeddings.patch_embeddings.projection.weight",
+            (128, 3, 14, 16),
+            r"patches of 3 x 14 x 16; 3 x N x N is needed",
+        ),
+        (
+            "embeddings.patch_embeddings.projection.weight",
+            (128, 1, 14, 14),
+            r"patches of 1 x 14 x 14; 3 x N x N is needed",
+        ),
+        ("embeddings.position_embeddings", (1, 8, 128), r"has 7 learnt positions, which are no square grid"),
+    ],
+)
+def test_patches_and_grids_that_cannot_be_are_refused(
+    folder: Path, key: str, shape: tuple[int, ...], said: str
+) -> None:
+    change(folder, lambda state: state.update({key: torch.zeros(shape)}))
+    with pytest.raises(CheckpointError, match=said):
+        load_checkpoint(folder)
+
+
+def test_weights_of_another_patch_size_are_named_where_a_network_is_to_take_them(folder: Path) -> None:
+    backbone = load_checkpoint(folder).backbone
+    state = backbone.state_dict() | {"patch_embed.weight": torch.zeros(128, 3, 16, 16)}
+    with pytest.raises(
+        CheckpointError, match=r"patch_embed.weight: \(128, 3, 16, 16\) where \(128, 3, 14, 14\) is needed"
+    ):
+        backbone.load_weights(state, "a file")
+
+
+def test_a_file_without_its_patches_projection_is_refused(folder: Path) -> None:
+    change(folder, lambda state: state.pop("embeddings.patch_embeddings.projection.weight"))
+    with pytest.raises(CheckpointError, match=r"is of an unknown kind: its keys \(embeddings\.cls_token"):
+        load_checkpoint(folder)
+
+
 def test_a_truncated_download_is_refused(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])

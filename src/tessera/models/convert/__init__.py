@@ -82,7 +82,8 @@ def convert_timm(
     """A pretrained model of timm by name, `timm:NAME`, as a bundle: GeM of its last map. timm fetches the weights."""
     if pooling not in (None, "gem"):
         raise UsageError("a model of timm gives a map: its pooling is gem.")
-    pretrained = cast(TimmBackbone, build_backbone(source, "imagenet"))
+    pretrained = cast(TimmBackbone, build_backbone(source, "imagenet")).eval()
+    pretrained.check_sizes(source.removeprefix("timm:"))
     network = cast(GlobalNetwork, build_model("gem-r50", backbone=source, dim=None, learnable_p=False).eval())
     network.backbone.load_state_dict(pretrained.state_dict())
     settings = pretrained.model.pretrained_cfg

@@ -57,6 +57,12 @@ def _check_external(path: Path, tensor: Any) -> int:
             f"{path} keeps the weights of {tensor.name} in '{location}', outside its folder, and nothing is read "
             "there. Save the model with its data beside it."
         )
+    for key in ("offset", "length"):
+        if not entries.get(key, "0").isdecimal():
+            raise ModelError(
+                f"{path} keeps weights in {location} at {key} '{entries[key]}', which is no place in a file. Get both "
+                "files again from their source."
+            )
     needed = int(entries.get("offset", 0)) + int(entries.get("length", 0))
     if not file.is_file() or file.stat().st_size < needed:
         state = "is truncated" if file.is_file() else "is not there"
