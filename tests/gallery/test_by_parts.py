@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tessera.bench.planar_scenes import draw_homography, paint_scene, warp
-from tessera.errors import GalleryError, UsageError
+from tessera.errors import GalleryDamagedError, GalleryError, UsageError
 from tessera.gallery.engines.postings_index import FOLDER
 from tessera.gallery.gallery import Gallery
 from tessera.gallery.search import parts_searcher
@@ -156,14 +156,17 @@ def test_a_damaged_or_lost_inverted_file_is_made_again(gallery, pictures):
         assert [(hit.id, hit.score) for hit in other.search(pictures[1])] == expected
 
 
-def test_damaged_local_features_are_named_and_made_again(gallery, pictures):
+@pytest.mark.parametrize("at", [-1, 8, 40])  # a code, what says how many there are, a word that may be none
+def test_damaged_local_features_are_named_and_made_again(gallery, pictures, at):
     expected = [(hit.id, hit.score) for hit in gallery.search(pictures[1])]
     with sqlite3.connect(gallery.path / "catalog.sqlite") as connection:
         (content,) = connection.execute("SELECT features FROM local_features WHERE id = 4").fetchone()
-        connection.execute(
-            "UPDATE local_features SET features = ? WHERE id = 4", (content[:-1] + bytes([content[-1] ^ 1]),)
-        )
+        damaged = bytearray(content)
+        damaged[at] ^= 0x80
+        connection.execute("UPDATE local_features SET features = ? WHERE id = 4", (bytes(damaged),))
     with Gallery(gallery.path) as other:
+        with pytest.raises(GalleryDamagedError, match=r"local features of image 4 .*--repair"):
+            other.search(pictures[1])
         assert not other.check().ok
         assert other.check(repair=True).ok and other.check().ok
         assert [(hit.id, hit.score) for hit in other.search(pictures[1])] == expected

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tessera.errors import GalleryDamagedError
+from tessera.gallery.catalog.checksums import row_checksum
 
 VARIABLES = 500  # SQLite admits more parameters a statement, but gains nothing from them
 STREAM_ROWS = 256  # half a megabyte of descriptors
 _FEATURES = (
-    "SELECT images.id, made.features FROM images JOIN contents ON contents.id = images.content_id "
+    "SELECT images.id, made.checksum, made.id, made.hash, made.fingerprint, made.features FROM images "
+    "JOIN contents ON contents.id = images.content_id "
     "JOIN local_features AS made ON made.hash = contents.hash AND made.fingerprint = ?"
 )
 
@@ -23,9 +28,10 @@ class FeatureRows:
         found: dict[int, bytes] = {}
         for start in range(0, len(ids), VARIABLES):
             part = [int(image_id) for image_id in ids[start : start + VARIABLES]]
-            found.update(
-                self._connection.execute(f"{_FEATURES} WHERE images.id IN ({marks(len(part))})", [fingerprint, *part])
+            rows = self._connection.execute(
+                f"{_FEATURES} WHERE images.id IN ({marks(len(part))})", [fingerprint, *part]
             )
+            found.update(map(_verified, rows))
         return found
 
     def stream_local_features(self, fingerprint: str, after_id: int = 0) -> Iterator[list[tuple[int, bytes]]]:
@@ -34,7 +40,7 @@ class FeatureRows:
             f"{_FEATURES} WHERE images.id > ? ORDER BY images.id", (fingerprint, after_id)
         )
         while rows := cursor.fetchmany(STREAM_ROWS):
-            yield rows
+            yield [*map(_verified, rows)]
 
     def stream_lacking_features(self, fingerprint: str) -> Iterator[list[tuple[bytes, bytes]]]:
         """The path and the content's hash, in pieces, of an image of each content that has no local features."""
@@ -68,6 +74,17 @@ class FeatureRows:
         """Whether some local features are of another system: the first ever stored, which `--rebuild` replaces."""
         found = self._connection.execute("SELECT fingerprint FROM local_features ORDER BY id LIMIT 1").fetchone()
         return found is not None and found[0] != fingerprint
+
+
+def _verified(row: Sequence[Any]) -> tuple[int, bytes]:
+    """The id and the features of a row: what was damaged must not decide what is found."""
+    image_id, stored, *content = row
+    if row_checksum(*content) != stored:
+        raise GalleryDamagedError(
+            f"The local features of image {image_id} are damaged. `tessera check --repair` takes them out, and makes "
+            "them anew."
+        )
+    return image_id, content[-1]
 
 
 def marks(count: int) -> str:
