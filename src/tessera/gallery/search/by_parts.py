@@ -285,9 +285,13 @@ class PartsSearch:
             )
 
     def _confirmed(self, least: int = EXPAND_INLIERS) -> list[int]:
-        """The images that geometry has confirmed by so many inliers, most inliers first."""
-        sure = [(-found.num_counted, i) for i, found in self._verified.items() if found.num_counted >= least]
-        return [image_id for _, image_id in sorted(sure)]
+        """The images that geometry has confirmed by so many inliers: most inliers first, of as many fewest matches."""
+        sure = [
+            (-found.num_counted, found.num_matches, image_id)
+            for image_id, found in self._verified.items()
+            if found.num_counted >= least
+        ]
+        return [image_id for *_, image_id in sorted(sure)]
 
     def _most_inliers(self) -> int:
         return max((found.num_inliers for found in self._verified.values()), default=0)
